@@ -1,0 +1,127 @@
+"""One row per element type: bits, range, storage, packing, and the first opset and IR version that has it.
+
+Nothing else in qtool knows these numbers. Opset floors are those of ``DequantizeLinear`` in the ONNX operator history
+(numerics: QuantizeLinear gains types in 10, 19, 21, 23, 24, 25 and 28). To add a type, add a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from qtool.errors import ConfigError
+
+Kind = Literal["int", "uint", "float", "exponent"]
+
+
+@dataclass(frozen=True)
+class QDType:
+    """An element type that a tensor can be quantized to.
+
+    Attributes:
+        name: ONNX spelling in lower case (``uint8``, ``float8e4m3fn``), unique.
+        bits: Width of one element.
+        kind: ``int`` (two's complement), ``uint``, ``float`` (a minifloat), or ``exponent`` (e8m0, a scale only).
+        qmin: Smallest finite value.
+        qmax: Largest finite value.
+        onnx: ``TensorProto.DataType`` number.
+        storage: Name of the numpy type (``ml_dtypes`` where numpy has none); one element per array item.
+        min_opset: First opset of ai.onnx whose DequantizeLinear takes the type, per tensor.
+        min_ir: IR version that goes with it.
+        saturates_to_inf: Whether an overflow without saturation is Inf (e5m2); otherwise it is NaN.
+    """
+
+    name: str
+    bits: int
+    kind: Kind
+    qmin: float
+    qmax: float
+    onnx: int
+    storage: str
+    min_opset: int
+    min_ir: int
+    saturates_to_inf: bool = False
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        """The numpy dtype of unpacked elements."""
+        if hasattr(np, self.storage):
+            return np.dtype(getattr(np, self.storage))
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, self.storage))
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the type is a signed or unsigned integer."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether the type has negative values."""
+        return self.kind in ("int", "float")
+
+    @property
+    def per_byte(self) -> int:
+        """Elements in one byte of ``raw_data``; 1 for types of 8 bits and more, and for 6-bit types (4 in 3 bytes)."""
+        return 8 // self.bits if self.bits in (2, 4) else 1
+
+    @property
+    def symmetric_zero_point(self) -> int:
+        """The zero point of a symmetric range: a constant of the type, never derived through float arithmetic."""
+        return 1 << (self.bits - 1) if self.kind == "uint" else 0
+
+    def nbytes(self, elements: int) -> int:
+        """Bytes of ``elements`` packed elements, as in ``TensorProto.raw_data``."""
+        return (elements * self.bits + 7) // 8
+
+    def floor(self, *, per_axis: bool = False, blocked: bool = False) -> tuple[int, int]:
+        """The first (opset, IR version) in which the type may be used at a granularity."""
+        opset, ir = self.min_opset, self.min_ir
+        if per_axis:
+            opset, ir = max(opset, PER_AXIS_FLOOR[0]), max(ir, PER_AXIS_FLOOR[1])
+        if blocked:
+            opset, ir = max(opset, BLOCKED_FLOOR[0]), max(ir, BLOCKED_FLOOR[1])
+        return opset, ir
+
+
+PER_AXIS_FLOOR = (13, 7)
+BLOCKED_FLOOR = (21, 10)
+PRECISION_FLOOR = (23, 11)  # the `precision` attribute, and a scale type that differs from x
+
+_ROWS = (
+    QDType("int8", 8, "int", -128, 127, 3, "int8", 10, 5),
+    QDType("uint8", 8, "uint", 0, 255, 2, "uint8", 10, 5),
+    QDType("int16", 16, "int", -32768, 32767, 5, "int16", 21, 10),
+    QDType("uint16", 16, "uint", 0, 65535, 4, "uint16", 21, 10),
+    QDType("int4", 4, "int", -8, 7, 22, "int4", 21, 10),
+    QDType("uint4", 4, "uint", 0, 15, 21, "uint4", 21, 10),
+    QDType("int2", 2, "int", -2, 1, 26, "int2", 25, 13),
+    QDType("uint2", 2, "uint", 0, 3, 25, "uint2", 25, 13),
+    QDType("float8e4m3fn", 8, "float", -448, 448, 17, "float8_e4m3fn", 19, 9),
+    QDType("float8e4m3fnuz", 8, "float", -240, 240, 18, "float8_e4m3fnuz", 19, 9),
+    QDType("float8e5m2", 8, "float", -57344, 57344, 19, "float8_e5m2", 19, 9, saturates_to_inf=True),
+    QDType("float8e5m2fnuz", 8, "float", -57344, 57344, 20, "float8_e5m2fnuz", 19, 9),
+    QDType("float4e2m1", 4, "float", -6, 6, 23, "float4_e2m1fn", 23, 11),
+    QDType("float6e2m3", 6, "float", -7.5, 7.5, 27, "float6_e2m3fn", 28, 14),
+    QDType("float6e3m2", 6, "float", -28, 28, 28, "float6_e3m2fn", 28, 14),
+    # A scale type: 2^(code-127), code 255 is NaN, no zero, no sign.
+    QDType("float8e8m0", 8, "exponent", 2.0**-127, 2.0**127, 24, "float8_e8m0fnu", 24, 12),
+)
+
+QDTYPES: dict[str, QDType] = {row.name: row for row in _ROWS}
+BY_ONNX: dict[int, QDType] = {row.onnx: row for row in _ROWS}
+
+
+def qdtype(name: str) -> QDType:
+    """Look a type up by its ONNX name.
+
+    Raises:
+        ConfigError: If there is no such type; the message lists the valid names.
+    """
+    try:
+        return QDTYPES[name]
+    except KeyError:
+        raise ConfigError(f"Unknown element type '{name}'; expected one of {', '.join(QDTYPES)}.") from None
