@@ -1,0 +1,129 @@
+"""What a user can ask for: one frozen, validated value; TOML in, dict out.
+
+The config says what the result shall be. How the work is done (threads, progress, overwriting) is an argument of the
+functions in api.py, because it must not change a byte of the result.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from qtool.dtypes import QDTYPES
+from qtool.errors import ConfigError
+
+FORMATS = ("qlinear", "qdq")
+ACTIVATION_DTYPES = ("uint8", "int8", "uint16", "int16")
+WEIGHT_DTYPES = (
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int4",
+    "uint4",
+    "int2",
+    "uint2",
+    "float8e4m3fn",
+    "float8e5m2",
+)
+# (activations, weights) that QLinearMatMul and QLinearConv exist for: emission.md 3
+QLINEAR_PAIRS = (("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8"))
+
+
+@dataclass(frozen=True)
+class QuantConfig:
+    """Settings that change the quantized model.
+
+    Attributes:
+        format: ``qlinear`` (QLinearMatMul/QLinearConv where inputs and output are quantized) or ``qdq``.
+        activations: Element type of activations.
+        weights: Element type of weights.
+        per_channel: Weight scales per output channel; otherwise one per tensor.
+        symmetric_activations: Use the type's constant zero point for activations.
+        method: Range method of activations, ``minmax`` or another of ``calibrate.methods``; may carry a parameter
+            (``percentile:99.9``).
+        include: Only these nodes (names, globs, ``op:Type``); empty means all.
+        exclude: Not these nodes.
+        dedicated_qdq: Give each consumer its own Q/DQ pair instead of one pair per tensor.
+        allow_empty: Accept a model in which nothing can be quantized.
+    """
+
+    format: str = "qlinear"
+    activations: str = "uint8"
+    weights: str = "int8"
+    per_channel: bool = True
+    symmetric_activations: bool = False
+    method: str = "minmax"
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    dedicated_qdq: bool = False
+    allow_empty: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("include", "exclude"):  # lists come from TOML and from callers
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        _choice("format", self.format, FORMATS)
+        _choice("activations", self.activations, ACTIVATION_DTYPES)
+        _choice("weights", self.weights, WEIGHT_DTYPES)
+        for name in ("per_channel", "symmetric_activations", "dedicated_qdq", "allow_empty"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"Option '{name}' is {getattr(self, name)!r}; expected true or false.")
+        for name in ("include", "exclude"):
+            if not all(isinstance(pattern, str) and pattern for pattern in getattr(self, name)):
+                raise ConfigError(f"Option '{name}' holds something else than non-empty patterns.")
+        if self.format == "qlinear" and (self.activations, self.weights) not in QLINEAR_PAIRS:
+            pairs = ", ".join(f"{a}/{w}" for a, w in QLINEAR_PAIRS)
+            raise ConfigError(
+                f"Format qlinear has no operator for {self.activations} activations with {self.weights} weights; "
+                f"expected activations/weights of {pairs}.",
+                hint="Use --format qdq, which takes every pair.",
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, every setting, in the order of declaration."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+    def with_options(self, **options: Any) -> QuantConfig:
+        """A copy with some settings replaced; ``None`` means "not given".
+
+        Raises:
+            ConfigError: For an unknown name, an illegal value, or a combination that cannot be carried out.
+        """
+        known = {f.name for f in fields(self)}
+        for name in options:
+            if name not in known:
+                raise ConfigError(f"Unknown option '{name}'; expected one of {', '.join(sorted(known))}.")
+        return replace(self, **{k: v for k, v in options.items() if v is not None})
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> QuantConfig:
+        """Read the ``[quantize]`` table of a TOML file (or its top level, if it has no such table).
+
+        Raises:
+            ConfigError: If the file cannot be read or parsed, or holds an unknown key or an illegal value.
+        """
+        try:
+            with Path(path).open("rb") as stream:
+                document = tomllib.load(stream)
+        except OSError as error:
+            raise ConfigError(f"Config file '{path}' cannot be read: {error.strerror}.") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"Config file '{path}' is not TOML: {error}.") from error
+        table = document.get("quantize", document)
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"Config file '{path}': 'quantize' is {type(table).__name__}; expected a table.")
+        try:
+            return cls().with_options(**{k.replace("-", "_"): v for k, v in table.items()})
+        except TypeError as error:
+            raise ConfigError(f"Config file '{path}' holds a value of a wrong type: {error}.") from error
+        except ConfigError as error:
+            raise ConfigError(f"Config file '{path}': {error.message}", hint=error.hint) from error
+
+
+def _choice(option: str, value: object, choices: tuple[str, ...]) -> None:
+    assert option == "format" or all(c in QDTYPES for c in choices), "Bug: a choice without a row in dtypes.py"
+    if value not in choices:
+        raise ConfigError(f"Option '{option}' is {value!r}; expected one of {', '.join(choices)}.")
