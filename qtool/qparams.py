@@ -33,7 +33,7 @@ class QParams:
     dtype: QDType
     scale: npt.NDArray[Any]
     zero_point: npt.NDArray[Any]
-    granularity: Granularity = PerTensor()
+    granularity: Granularity
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, QParams):
