@@ -183,7 +183,9 @@ def test_half_precision_quotients_are_rounded_once(dtype):
         inside = (found > 0) & (found < infinity - 1)
         exact, code = x[inside].astype(np.float64), found[inside]
         for step in (-1, 1):
-            sum_of_two = code.view(dtype).astype(np.float64) + (code + np.uint16(step % 65536)).view(dtype).astype(float)
+            sum_of_two = code.view(dtype).astype(np.float64) + (code + np.uint16(step % 65536)).view(dtype).astype(
+                float
+            )
             midpoint = sum_of_two / 2 * np.float64(scale)  # exact: twice the bits and one
             assert (exact >= midpoint if step < 0 else exact <= midpoint).all()
             assert (code[exact == midpoint] % 2 == 0).all()
@@ -360,7 +362,11 @@ def test_inputs_are_left_alone():
             "Zero point has type int8; expected output_dtype, uint8",
         ),
         ((floats(1), scalar(1)), {"output_dtype": QDTYPES["float8e8m0"]}, "it is a scale type"),
-        ((floats(1), scalar(1)), {"out": np.zeros(2, np.uint8)}, r"out has shape \(2,\) and type uint8; expected \(1,\)"),
+        (
+            (floats(1), scalar(1)),
+            {"out": np.zeros(2, np.uint8)},
+            r"out has shape \(2,\) and type uint8; expected \(1,\)",
+        ),
         ((floats(1), scalar(1)), {"out": np.zeros(1, np.int8)}, "and type int8; expected"),
         ((floats(1, 2), scalar(1)), {"out": np.zeros(4, np.uint8)[::2]}, "out is not C-contiguous"),
     ],
