@@ -90,8 +90,8 @@ def quantize(
 ) -> Array:
     """QuantizeLinear: y = saturate(rint(x / scale) + zero_point); equation (1).
 
-    The division is a true one, in ``precision`` or else the type of the scale (float32 for an e8m0 scale), to which x is
-    cast first; ties go to even before the zero point is added; NaN becomes the smallest integer. Float targets are
+    The division is a true one, in ``precision`` or else the type of the scale (float32 for an e8m0 scale), to which x
+    is cast first; ties go to even before the zero point is added; NaN becomes the smallest integer. Float targets are
     rounded to nearest even; the zero point, where there is one, is added first, in the precision of the division.
 
     Args:
@@ -397,7 +397,7 @@ def _absmax(x: Array, outer: int, n: int, inner: int, threads: int) -> npt.NDArr
 
 def _bytes(x: Array) -> npt.NDArray[np.uint8]:
     """The elements in C order as bytes; a copy only if they are not so, or not aligned, in memory."""
-    return np.require(x, requirements="CA").reshape(-1).view(np.uint8)
+    return np.require(x, requirements=["C", "A"]).reshape(-1).view(np.uint8)
 
 
 def _require_type(x: Array, name: str, types: tuple[np.dtype[Any], ...]) -> None:

@@ -41,7 +41,7 @@ def quantize_linear(
     saturate: bool = True,
     precision: npt.DTypeLike | None = None,
 ) -> Array:
-    """Equation (1): y = saturate(rint(x / scale) + zero_point), or the nearest-even minifloat of x / scale + zero_point.
+    """Equation (1): y = saturate(rint(x / scale) + zero_point), or the small float nearest to x / scale + zero_point.
 
     x and the scale are first cast to the precision of the division: ``precision``, else the type of the scale (float32
     for an e8m0 scale, by which every division is exact but for underflow). A float target without a zero point keeps
@@ -137,8 +137,10 @@ def unpack(raw: npt.NDArray[np.uint8], dtype: QDType, shape: tuple[int, ...]) ->
 
 
 def to_e8m0(x: Array, *, rounding: Literal["up", "down", "nearest"] = "up", saturate: bool = True) -> Array:
-    """Powers of two by the Cast document: 0 and values below 2^-127 become 2^-127, Inf and values above 2^127 become
-    2^127, or NaN all of them without saturation. ``nearest`` rounds its ties (1.5 * 2^n) up.
+    """Powers of two by the Cast document.
+
+    0 and values below 2^-127 become 2^-127, Inf and values above 2^127 become 2^127; without saturation all of them
+    become NaN. ``nearest`` rounds its ties (1.5 * 2^n) up.
 
     Args:
         x: Any shape, float32, not negative.
@@ -186,7 +188,7 @@ def power_of_two_histogram(x: Array, exponent: int, bits: int) -> npt.NDArray[np
 
 
 def absmax(x: Array, axis: int | None = None) -> npt.NDArray[np.float32]:
-    """Largest |x| per index of an axis (of all if None), as float32; NaN where there is one, 0 where there is nothing."""
+    """Largest |x| per index of an axis (of all if None), float32; NaN where there is one, 0 where there is nothing."""
     others = None if axis is None else tuple(i for i in range(x.ndim) if i != axis % x.ndim)
     return np.asarray(np.abs(x.astype(np.float32)).max(axis=others, initial=0))
 
@@ -243,7 +245,7 @@ def _round_to(values: Array, form: FloatFormat, saturate: bool) -> npt.NDArray[n
 @cache
 def _midpoints(form: FloatFormat) -> npt.NDArray[np.float64]:
     """What lies half-way between neighbours, the last one between the largest value and where the next would be."""
-    grid = np.array([form.magnitude(code) for code in range(form.max_code + 2)])
+    grid = np.array([form.magnitude(code) for code in range(form.max_code + 2)], np.float64)
     return (grid[:-1] + grid[1:]) / 2
 
 
