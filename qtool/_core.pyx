@@ -942,7 +942,7 @@ cdef Py_ssize_t _carve(const Product *p, bint conv, char *at, Workspace *ws) noe
 
 
 cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
-    """Choose blocks from m, n, k: packed A in about 256 KiB, B tiles in the rest of L2, four tasks per thread if possible."""
+    """Choose blocks: packed A in about 256 KiB, B tiles in the rest of L2, four tasks per thread if possible."""
     cdef Py_ssize_t mr = p.kernel.mr, nr = p.kernel.nr, wanted = 4 * n_threads if n_threads > 1 else 1
     p.k_padded = _round_up(p.k, p.kernel.kr)
     p.n_padded = _round_up(p.n, nr)
@@ -1111,10 +1111,13 @@ def matmul(
             rest = task // p.col_ranges
             r = rest // p.row_blocks
             _matmul_task(
-                &p, base + threadid() * stride, a_data + a_item[r] * a.strides[0], a.strides[1], a.strides[2], b_item[r],
-                rest % p.row_blocks, task % p.col_ranges, &a_zero[r, 0], a_zero.strides[1] // 4, &b_zero[r, 0],
-                b_zero.strides[1] // 4, &a_scale[r, 0] if codes else NULL, a_scale.strides[1] // 4 if codes else 0,
-                &b_scale[r, 0] if codes else NULL, b_scale.strides[1] // 4 if codes else 0, out + r * out_bytes)
+                &p, base + threadid() * stride,
+                a_data + a_item[r] * a.strides[0], a.strides[1], a.strides[2], b_item[r],
+                rest % p.row_blocks, task % p.col_ranges,
+                &a_zero[r, 0], a_zero.strides[1] // 4, &b_zero[r, 0], b_zero.strides[1] // 4,
+                &a_scale[r, 0] if codes else NULL, a_scale.strides[1] // 4 if codes else 0,
+                &b_scale[r, 0] if codes else NULL, b_scale.strides[1] // 4 if codes else 0,
+                out + r * out_bytes)
 
 
 cdef void _matmul_task(

@@ -5,24 +5,22 @@ Each function is one of the numbered equations of docs/quantization.md. Nothing 
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import NDArray
 
 from qtool.dtypes import BFLOAT16, BY_STORAGE, FLOAT16, QDTYPES, FloatFormat, QDType
 from qtool.errors import KernelError
 from qtool.granularity import PerAxis, PerBlock, resolve
 
 Array = npt.NDArray[Any]
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack
-
-from numpy.typing import NDArray
 
 # -------------------------------------------------------------------------------------------------- element by element
 
@@ -312,17 +310,16 @@ def wrap_int32(acc: Array) -> NDArray[np.int32]:
     return np.asarray(np.asarray(acc) & 0xFFFFFFFF).astype(np.uint32).astype(np.int32)
 
 
-def per_row(value: Array, a: Array) -> Array:
-    """A scale or zero point of ``a`` in a shape that broadcasts against ``a``: a vector belongs to the rows."""
+def per_row(value: Array) -> Array:
+    """A scale or zero point of the left operand, to broadcast against it: a vector belongs to the rows."""
     value = np.asarray(value)
     if value.size == 1:
         return value.reshape(())
     return value[:, None] if value.ndim == 1 else value
 
 
-def per_column(value: Array, b: Array) -> Array:
-    """A scale or zero point of ``b`` in a shape that broadcasts against ``b``: a vector belongs to the columns."""
-    del b
+def per_column(value: Array) -> Array:
+    """A scale or zero point of the right operand, to broadcast against it: a vector belongs to the columns."""
     value = np.asarray(value)
     return value.reshape(()) if value.size == 1 else value
 
@@ -343,9 +340,9 @@ def matmul_integer(
     """
     wide_a, wide_b = a.astype(np.int64), b.astype(np.int64)
     if a_zero_point is not None:
-        wide_a = wide_a - per_row(a_zero_point, a).astype(np.int64)
+        wide_a = wide_a - per_row(a_zero_point).astype(np.int64)
     if b_zero_point is not None:
-        wide_b = wide_b - per_column(b_zero_point, b).astype(np.int64)
+        wide_b = wide_b - per_column(b_zero_point).astype(np.int64)
     return wrap_int32(np.matmul(wide_a, wide_b))
 
 
@@ -396,7 +393,7 @@ def qlinear_matmul(
         The shape of ``numpy.matmul``, the type of ``y_zero_point``.
     """
     acc = matmul_integer(a, b, a_zero_point, b_zero_point)
-    sa, sb = per_row(np.asarray(a_scale), a), per_column(np.asarray(b_scale), b)
+    sa, sb = per_row(a_scale), per_column(b_scale)
     if b.ndim == 1 and sa.ndim:  # no column axis in the result
         sa = sa[..., 0]
     if a.ndim == 1 and sb.ndim > 1:  # no row axis
@@ -467,8 +464,7 @@ def conv_geometry(
             raise KernelError(f"Conv has auto_pad={auto_pad} and pads={list(pads or ())}; expected one of them.")
         if auto_pad != "VALID":
             need = [
-                max((-(-size // s) - 1) * s + e - size, 0)
-                for size, s, e in zip(x_shape[2:], step, extent, strict=True)
+                max((-(-size // s) - 1) * s + e - size, 0) for size, s, e in zip(x_shape[2:], step, extent, strict=True)
             ]
             small, large = tuple(p // 2 for p in need), tuple(p - p // 2 for p in need)
             begin, end = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
@@ -580,7 +576,9 @@ def qlinear_conv(
     if bias is not None:
         acc = acc + bias.astype(np.int64).reshape(per_channel)
     sw = np.asarray(w_scale).reshape(per_channel)
-    return requantize(wrap_int32(acc), np.asarray(x_scale).reshape(()), sw, np.asarray(y_scale).reshape(()), y_zero_point, form)
+    return requantize(
+        wrap_int32(acc), np.asarray(x_scale).reshape(()), sw, np.asarray(y_scale).reshape(()), y_zero_point, form
+    )
 
 
 def dynamic_quantize_linear(x: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.uint8]]:
