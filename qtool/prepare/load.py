@@ -80,7 +80,6 @@ def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir
     _check_external_data(loaded, subject)
     if not isinstance(model, ir.Model):
         _check_tensor_sizes(loaded, subject)
-        _check_single_assignment(loaded, subject)
     _check_graph(loaded, subject)
     if loaded is not model and not _is_sorted(loaded.graph):
         loaded.graph.sort()
@@ -184,8 +183,8 @@ def _from_proto(proto: onnx.ModelProto, subject: str) -> ir.Model:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        reason = (str(cause).splitlines() or [type(cause).__name__])[0][:200]
-        raise ModelError(f"{subject} is not a valid ONNX model: {reason}") from error
+        reason = (str(cause).splitlines() or [type(cause).__name__])[0].split(". ")[0][:200]
+        raise ModelError(f"{subject} is not a valid ONNX model: {reason}.") from error
 
 
 def _all_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
@@ -300,20 +299,6 @@ def _check_graph(model: ir.Model, subject: str) -> None:
     for value in graph.outputs:
         if _is_dangling(value):
             raise ModelError(f"{subject} is not valid: nothing produces its output '{value.name}'.")
-
-
-def _check_single_assignment(model: ir.Model, subject: str) -> None:
-    """No name may stand for two values of a graph: a file says which value a node reads by name only."""
-    for graph in model.graphs():
-        seen = {value.name for value in (*graph.inputs, *graph.initializers.values())}
-        for node in graph:
-            for value in node.outputs:
-                if value.name and value.name in seen:
-                    raise ModelError(
-                        f"{subject} is not valid: '{value.name}', made by node '{node.name}' ({node.op_type}), "
-                        "is also the name of another value."
-                    )
-                seen.add(value.name)
 
 
 def _is_dangling(value: ir.Value) -> bool:
