@@ -6,6 +6,7 @@ blocked are the same thing with different block shapes.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from qtool.errors import KernelError
@@ -74,3 +75,66 @@ class PerBlock:
 
 
 Granularity = PerTensor | PerAxis | PerBlock
+
+
+def resolve(shape: tuple[int, ...], scale_shape: tuple[int, ...], axis: int, block_size: int) -> Granularity:
+    """The granularity that QuantizeLinear and DequantizeLinear read off the shape of the scale.
+
+    A scale of one element and rank 0 or 1 is per tensor; any other 1-D scale is per axis; with a ``block_size`` the
+    scale has the rank of the tensor and Si = ceil(Di / B) blocks along the axis, the last of which may be partial.
+
+    Args:
+        shape: Shape of the tensor.
+        scale_shape: Shape of its scale.
+        axis: Quantized axis; negative counts from the back. Unused per tensor.
+        block_size: Elements per scale along the axis; 0 if not blocked.
+
+    Raises:
+        KernelError: If the shapes, the axis and the block size do not go together.
+    """
+    if block_size == 0:
+        if len(scale_shape) <= 1 and math.prod(scale_shape) == 1:
+            return PerTensor()
+        if len(scale_shape) == 1:
+            per_axis = PerAxis(normalize_axis(axis, len(shape)))
+            if scale_shape == per_axis.scale_shape(shape):
+                return per_axis
+            raise KernelError(
+                f"Scale has shape {scale_shape}; expected {per_axis.scale_shape(shape)}, one value per index of axis "
+                f"{per_axis.axis} of a tensor of shape {shape}."
+            )
+        raise KernelError(
+            f"Scale has rank {len(scale_shape)} and block_size is 0; expected a scalar or a 1-D scale.",
+            hint="Blocked quantization needs a positive block_size.",
+        )
+    if block_size < 0:
+        raise KernelError(f"block_size is {block_size}; expected a positive number, or 0 for no blocks.")
+    if not shape or len(scale_shape) != len(shape):
+        raise KernelError(
+            f"Scale has rank {len(scale_shape)} and block_size is {block_size}; expected the rank of the tensor "
+            f"({len(shape)}), and at least 1."
+        )
+    axis = normalize_axis(axis, len(shape))
+    blocked = PerBlock(axis, block_size)
+    if scale_shape == blocked.scale_shape(shape):
+        return blocked
+    if all(s == d for i, (s, d) in enumerate(zip(scale_shape, shape, strict=True)) if i != axis):
+        raise KernelError(
+            f"block_size is {block_size} for {shape[axis]} elements and {scale_shape[axis]} scales along axis {axis}; "
+            f"expected {_legal_block_sizes(shape[axis], scale_shape[axis])}."
+        )
+    raise KernelError(
+        f"Scale has shape {scale_shape}; expected {blocked.scale_shape(shape)} for a tensor of shape {shape}, axis "
+        f"{axis} and block_size {block_size}."
+    )
+
+
+def _legal_block_sizes(elements: int, scales: int) -> str:
+    """The block sizes B with ceil(elements / B) == scales, in words: [ceil(D/S), ceil(D/(S-1)) - 1] of the spec."""
+    if scales == 0 or elements == 0:
+        return "scales if, and only if, there are elements"
+    low = -(-elements // scales)
+    if scales == 1:
+        return f"{low} or more"
+    high = -(-elements // (scales - 1)) - 1
+    return f"{low} to {high}" if low <= high else f"another number of scales (no block size gives {scales})"

@@ -1,0 +1,1 @@
+"""Observing a model: samples in, statistics of its tensors out."""

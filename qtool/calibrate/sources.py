@@ -1,0 +1,396 @@
+"""Where samples come from: an ``.npz`` file, a mapping of arrays, or an iterable of mappings.
+
+Each source checks everything that shapes and types can tell when it is made, and then yields *parts*: mappings that
+the model could be run on, with the number of samples in each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from qtool.calibrate.layout import Layout, Shape, cast, cast_note, place_item, plan_layout, require_names
+from qtool.calibrate.npz import SUPPORTED, Member, NpzFile
+from qtool.errors import DataError
+from qtool.runtime import TensorInfo
+
+Feeds = dict[str, npt.NDArray[Any]]
+
+
+class SourceInfo:
+    """Provenance of samples: a file and its hash, or the hash of arrays that were given in memory.
+
+    Attributes:
+        path: The file as it was named; ``None`` for arrays in memory.
+    """
+
+    def __init__(self, path: str | None, digest: Callable[[], str]) -> None:
+        self.path = path
+        self._digest = digest
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 in hexadecimal: of the file's bytes, or of names, types, shapes and values; computed when asked."""
+        return self._digest()
+
+    def to_dict(self) -> dict[str, str | None]:
+        """JSON-ready."""
+        return {"path": self.path, "sha256": self.sha256}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Samples that follow each other: how many, and what must be equal for them to share a batch with neighbours.
+
+    Attributes:
+        rows: Number of samples.
+        key: Shapes without the batch axis; ``None`` if the samples are fed exactly as they are.
+    """
+
+    rows: int
+    key: tuple[Shape, ...] | None
+
+
+class Source(ABC):
+    """Samples from one place, in a fixed order, as often as asked for.
+
+    Attributes:
+        info: Provenance.
+        notes: What was ignored or cast, a sentence each.
+        runs: All samples, in order.
+        batch: Batch size that the model fixes; ``None`` if it takes any.
+    """
+
+    info: SourceInfo
+    notes: tuple[str, ...]
+    runs: tuple[Run, ...]
+    batch: int | None
+
+    @abstractmethod
+    def parts(self, size: int) -> Iterator[tuple[Run, Feeds]]:
+        """All samples from the start, at most ``size`` in one part where the source can choose.
+
+        Raises:
+            DataError: If data cannot be read, or a value does not survive its cast.
+        """
+
+    @abstractmethod
+    def labels(self, key: str) -> npt.NDArray[Any]:
+        """An array that is no input, whole, its leading axis counting samples.
+
+        Raises:
+            DataError: If there is no such array, or not one entry per sample.
+        """
+
+
+# ----------------------------------------------------------------------------------------- arrays with a sample axis
+
+
+class Store(Protocol):
+    """Named arrays that can be read from the front."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Keys."""
+
+    def member(self, name: str) -> Member:
+        """Shape and type of an array."""
+
+    def rows(self, member: Member, size: int) -> Iterator[npt.NDArray[Any]]:
+        """Pieces of at most ``size`` entries of the leading axis."""
+
+    def read(self, member: Member) -> npt.NDArray[Any]:
+        """The whole array."""
+
+
+class MappingStore:
+    """A mapping of arrays in memory; pieces are views."""
+
+    def __init__(self, arrays: Mapping[str, Any]) -> None:
+        self._arrays = arrays
+        self.names = tuple(arrays)
+
+    def member(self, name: str) -> Member:
+        """Shape and type of an array."""
+        array = self._array(name)
+        return Member(name, array.shape, array.dtype, fortran_order=False, offset=0)
+
+    def rows(self, member: Member, size: int) -> Iterator[npt.NDArray[Any]]:
+        """Views of at most ``size`` entries of the leading axis."""
+        array = self._array(member.name)
+        for start in range(0, member.shape[0], size):
+            yield array[start : start + size]
+
+    def read(self, member: Member) -> npt.NDArray[Any]:
+        """The whole array."""
+        return self._array(member.name)
+
+    def _array(self, name: str) -> npt.NDArray[Any]:
+        return as_array("Sample data", name, self._arrays[name])
+
+
+class ArraySource(Source):
+    """Arrays whose leading axis counts samples.
+
+    Args:
+        subject: Start of error messages.
+        info: Provenance.
+        open_store: Gives access to the arrays, from the start, each time it is called.
+        inputs: What the model wants.
+        labels: Further keys that will be asked for.
+
+    Raises:
+        DataError: If an array is missing or does not fit.
+    """
+
+    def __init__(
+        self,
+        subject: str,
+        info: SourceInfo,
+        open_store: Callable[[], AbstractContextManager[Store]],
+        inputs: Sequence[TensorInfo],
+        labels: Sequence[str],
+    ) -> None:
+        self.info = info
+        self._subject = subject
+        self._open = open_store
+        self._inputs = tuple(inputs)
+        with open_store() as store:
+            require_names(subject, inputs, store.names)
+            self._members = {i.name: store.member(i.name) for i in inputs}
+            self._layout = plan_layout(subject, inputs, {name: m.shape for name, m in self._members.items()})
+            for key in labels:
+                self._label_member(store, key)
+            extra = [f"'{n}'" for n in store.names if n not in self._members and n not in labels]
+        notes = [cast_note(subject, i, self._members[i.name].dtype) for i in inputs]
+        if extra:
+            notes.append(f"{subject}: ignored {', '.join(extra)}: not among the model's inputs.")
+        self.notes = tuple(note for note in notes if note)
+        self.batch = self._layout.batch
+        self.runs = (Run(self._layout.count, self._key()),)
+
+    def parts(self, size: int) -> Iterator[tuple[Run, Feeds]]:
+        """See :meth:`Source.parts`."""
+        size = 1 if self._layout.one_by_one else size
+        key = self._key()
+        with self._open() as store:
+            constants = {i.name: store.read(self._members[i.name]) for i in self._inputs if self._is_constant(i)}
+            streams = {
+                i.name: store.rows(self._members[i.name], size) for i in self._inputs if not self._is_constant(i)
+            }
+            for start in range(0, self._layout.count, size):
+                rows = min(size, self._layout.count - start)
+                feeds = {}
+                for info in self._inputs:
+                    array = constants[info.name] if self._is_constant(info) else next(streams[info.name])
+                    if info.name in self._layout.stacked:
+                        array = array[0]
+                    feeds[info.name] = cast(self._subject, info, np.asarray(array))
+                yield Run(rows, key), feeds
+
+    def labels(self, key: str) -> npt.NDArray[Any]:
+        """See :meth:`Source.labels`."""
+        with self._open() as store:
+            return store.read(self._label_member(store, key))
+
+    def _label_member(self, store: Store, key: str) -> Member:
+        if key not in store.names:
+            raise DataError(
+                f"{self._subject} has no array '{key}' for the labels; given: {', '.join(store.names)}.",
+                hint="Name the array that holds the labels.",
+            )
+        member, count = store.member(key), self._layout.count
+        if not member.shape or member.shape[0] != count:
+            raise DataError(
+                f"{self._subject}: labels '{key}' have shape {list(member.shape)}; expected one entry for each of "
+                f"{count} samples."
+            )
+        return member
+
+    def _is_constant(self, info: TensorInfo) -> bool:
+        return info.name in self._layout.constant
+
+    def _key(self) -> tuple[Shape, ...] | None:
+        if self._layout.one_by_one:
+            return None
+        return tuple(self._members[i.name].shape[1:] for i in self._inputs)
+
+    @property
+    def layout(self) -> Layout:
+        """How the arrays are fed."""
+        return self._layout
+
+
+def npz_source(path: str | Path, inputs: Sequence[TensorInfo], labels: Sequence[str]) -> ArraySource:
+    """Samples of one ``.npz`` file, streamed."""
+    info = SourceInfo(str(path), lambda: file_sha256(path))
+    return ArraySource(f"Sample data '{path}'", info, lambda: NpzFile(path), inputs, labels)
+
+
+def mapping_source(arrays: Mapping[str, Any], inputs: Sequence[TensorInfo], labels: Sequence[str]) -> ArraySource:
+    """Samples of arrays in memory."""
+    names = [i.name for i in inputs]
+    info = SourceInfo(None, lambda: arrays_sha256([{n: as_array("Sample data", n, arrays[n]) for n in names}]))
+    return ArraySource("Sample data", info, lambda: nullcontext(MappingStore(arrays)), inputs, labels)
+
+
+# --------------------------------------------------------------------------------------------- one mapping per sample
+
+
+class ItemsSource(Source):
+    """An iterable of mappings, one for each sample; sizes may differ from sample to sample.
+
+    An item carries the model's batch axis or leaves it out. Items without it, or of batch size 1, share a run with
+    neighbours of the same shapes; larger ones are fed as they are, because a leading axis of a single item may as well
+    be time. The iterable is walked once to check all items; an iterator, which can be walked only once, is kept in
+    memory.
+
+    Raises:
+        DataError: If an item is no mapping, lacks an input, or does not fit.
+    """
+
+    def __init__(self, items: Iterable[Any], inputs: Sequence[TensorInfo], labels: Sequence[str]) -> None:
+        self._inputs = tuple(inputs)
+        notes: dict[str, None] = {}
+        if iter(items) is items:
+            items = list(items)
+            notes[f"The iterator of samples was read into memory ({len(items)} samples)."] = None
+        self._items = items
+        self._batchable = _share_an_axis(inputs)
+        self.batch = self.fixed_batch(inputs)
+        runs = []
+        for index, item in enumerate(items):
+            subject = f"Sample {index}"
+            run, feeds = self._part(subject, item, convert=False)
+            runs.append(run)
+            for info in inputs:
+                notes[cast_note(subject, info, feeds[info.name].dtype) or ""] = None
+            for key in labels:
+                if key not in item:
+                    raise DataError(f"{subject} has no '{key}' for the labels; given: {', '.join(map(str, item))}.")
+            extra = [f"'{n}'" for n in item if n not in feeds and n not in labels]
+            if extra:
+                notes[f"Samples: ignored {', '.join(extra)}: not among the model's inputs."] = None
+        if not runs:
+            raise DataError("Sample data is empty: the iterable yields no samples.", hint=SUPPORTED)
+        self.runs = tuple(runs)
+        self.notes = tuple(note for note in notes if note)
+        self.info = SourceInfo(None, lambda: arrays_sha256(feeds for _, feeds in self.parts(1)))
+
+    @staticmethod
+    def fixed_batch(inputs: Sequence[TensorInfo]) -> int | None:
+        """The one batch size that the model's inputs fix, if they do."""
+        if not _share_an_axis(inputs):
+            return None
+        return next((i.shape[0] for i in inputs if isinstance(i.shape[0], int)), None)
+
+    def parts(self, size: int) -> Iterator[tuple[Run, Feeds]]:
+        """See :meth:`Source.parts`; the source cannot choose the size."""
+        del size
+        seen = 0
+        for index, item in enumerate(self._items):
+            if index >= len(self.runs):
+                break
+            run, feeds = self._part(f"Sample {index}", item, convert=True)
+            if run != self.runs[index]:
+                raise DataError(f"Sample {index} changed its shape between two passes over the data.")
+            seen += 1
+            yield run, feeds
+        if seen != len(self.runs):
+            raise DataError(
+                f"Sample data yields {seen} samples in a later pass; the first pass had {len(self.runs)}.",
+                hint="Give a list, or an iterable that starts over each time.",
+            )
+
+    def labels(self, key: str) -> npt.NDArray[Any]:
+        """See :meth:`Source.labels`."""
+        pieces = []
+        for index, (item, run) in enumerate(zip(self._items, self.runs, strict=True)):
+            value = as_array(f"Sample {index}", key, item[key])
+            has_axis = value.ndim > 0 and value.shape[0] == run.rows and (run.rows > 1 or value.ndim == 1)
+            if not has_axis and run.rows > 1:
+                raise DataError(
+                    f"Sample {index}: labels '{key}' have shape {list(value.shape)}; expected one entry for each of "
+                    f"{run.rows} samples."
+                )
+            pieces.append(value if has_axis else value[np.newaxis])
+        if len({piece.shape[1:] for piece in pieces}) > 1:
+            raise DataError(f"Labels '{key}' differ in shape from sample to sample; expected the same for all.")
+        return np.concatenate(pieces)
+
+    def _part(self, subject: str, item: Any, *, convert: bool) -> tuple[Run, Feeds]:
+        if not isinstance(item, Mapping):
+            raise DataError(f"{subject} is {type(item).__name__}; expected a mapping of arrays.", hint=SUPPORTED)
+        require_names(subject, self._inputs, item)
+        feeds = {}
+        for info in self._inputs:
+            array = as_array(subject, info.name, item[info.name])
+            placed = self._place(subject, info, array)
+            feeds[info.name] = cast(subject, info, placed) if convert else placed
+        leading = {array.shape[0] if array.ndim else None for array in feeds.values()}
+        rows = leading.pop() if len(leading) == 1 else None
+        if not self._batchable or rows is None or rows == 0:
+            return Run(1, None), feeds
+        if rows == 1:
+            return Run(1, tuple(array.shape[1:] for array in feeds.values())), feeds
+        return Run(rows, None), feeds
+
+    def _place(self, subject: str, info: TensorInfo, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Samples of a model with a fixed batch come one at a time: leave that axis open until they are merged."""
+        if self.batch is not None and (array.ndim < len(info.shape) or array.shape[:1] == (1,)):
+            info = TensorInfo(info.name, info.dtype, (None, *info.shape[1:]))
+        return place_item(subject, info, array)
+
+
+# ------------------------------------------------------------------------------------------------------------ helpers
+
+
+def _share_an_axis(inputs: Sequence[TensorInfo]) -> bool:
+    """Whether every input has a leading axis, and those that fix its size agree: then items can be merged on it."""
+    fixed = {i.shape[0] for i in inputs if i.shape and isinstance(i.shape[0], int)}
+    return bool(inputs) and all(i.shape for i in inputs) and len(fixed) <= 1
+
+
+def as_array(subject: str, name: str, value: Any) -> npt.NDArray[Any]:
+    """``numpy.asarray`` with its failures as one line; Python objects are refused (text is fine)."""
+    try:
+        array = np.asarray(value)
+    except DataError:
+        raise
+    except Exception as error:  # __array__ of foreign types, NpzFile members, ragged lists
+        raise DataError(f"{subject}: '{name}' is no array: {' '.join(str(error).split())[:160]}.") from error
+    if array.dtype.hasobject:
+        raise DataError(f"{subject}: '{name}' holds Python objects; expected plain numbers.")
+    return array
+
+
+def file_sha256(path: str | Path) -> str:
+    """SHA-256 of a file's bytes, streamed.
+
+    Raises:
+        DataError: If the file cannot be read.
+    """
+    try:
+        with Path(path).open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"Sample data '{path}' cannot be read: {error.strerror or error}.") from error
+
+
+def arrays_sha256(items: Iterable[Mapping[str, npt.NDArray[Any]]]) -> str:
+    """SHA-256 over name, type, shape and values of arrays, in order."""
+    digest = hashlib.sha256()
+    for item in items:
+        for name, array in item.items():
+            digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,52 @@
+"""Operators that the runtime computes on codes with different scales on both sides (QLinearAdd and its kin)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from qtool.plan.ops.base import Handler, Phase, PlanContext, indexed, skip
+from qtool.plan.plan import Decision, Form, Skip, WeightPlan
+
+
+class ElementwiseHandler(Handler):
+    """Quantized only inside a region that exists quantized anyway (behind a Conv), never in a residual stream."""
+
+    op_types: ClassVar[tuple[str, ...]] = (
+        "Add", "Mul", "AveragePool", "GlobalAveragePool", "Sigmoid", "LeakyRelu",
+    )  # fmt: skip
+    phase: ClassVar[Phase] = Phase.FOLLOW
+    absorbs_clamps: ClassVar[bool] = True
+
+    def plan(self, node: ir.Node, ctx: PlanContext) -> Decision | Skip:
+        """See :meth:`Handler.plan`."""
+        if any(ctx.graph.is_known_other_type(v) for v in node.inputs):
+            return skip(node, "its operands are not float32", expected=True)
+        output = node.outputs[0]
+        if not ctx.is_wanted(output):
+            return skip(node, "no quantized operator wants its output", expected=True)
+        if not self.passes_native(node, ctx):
+            return skip(node, "its inputs exist in float; quantizing them would only lose accuracy", expected=True)
+        inputs: list[tuple[int, ir.Value | None]] = []
+        weights: list[WeightPlan] = []
+        for index, value in enumerate(node.inputs):
+            if ctx.graph.constant(value) is None:
+                inputs.append((index, value))
+                continue
+            operand = ctx.constant_operand(node, index)
+            if isinstance(operand, str):
+                return skip(node, operand)
+            weights.append(operand)
+        return Decision(
+            node.name or "",
+            node.op_type,
+            Form.ELEMENTWISE,
+            indexed(inputs),
+            outputs=(output.name or "",),
+            weights=tuple(weights),
+        )
+
+    def passes_native(self, node: ir.Node, ctx: PlanContext) -> bool:
+        """See :meth:`Handler.passes_native`."""
+        return any(ctx.is_native(v) for v in node.inputs)

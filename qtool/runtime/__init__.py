@@ -1,0 +1,97 @@
+"""Engines that run ONNX models, behind one small protocol.
+
+To add an engine, write ``runtime/<name>.py`` with a class that fulfils :class:`Session` and add it to ``_ENGINES``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from qtool.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import onnx
+
+__all__ = ["Session", "TensorInfo", "create_session"]
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Name, element type and declared shape of a model's input or output.
+
+    Attributes:
+        name: Value name in the graph.
+        dtype: numpy dtype (``ml_dtypes`` where numpy has none; ``str_`` for string tensors).
+        shape: One entry per dimension: a size, a symbol, or ``None`` where the model says nothing.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | str | None, ...]
+
+
+class Session(Protocol):
+    """A loaded model."""
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """Required inputs in graph order; initializers that are also listed as inputs are not among them."""
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """Outputs in graph order."""
+
+    def run(
+        self, feeds: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str] | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Run the model once.
+
+        Args:
+            feeds: One array per input, of the declared dtype.
+            outputs: Names of the wanted outputs; all of them by default.
+
+        Returns:
+            Output name -> array, in the order asked for.
+        """
+
+
+def _ort(model: Any, **options: Any) -> Session:
+    from qtool.runtime.ort import OrtSession
+
+    return OrtSession(model, **options)
+
+
+_ENGINES: dict[str, Callable[..., Session]] = {"ort": _ort}
+
+
+def create_session(
+    model: str | Path | bytes | onnx.ModelProto,
+    *,
+    engine: str = "ort",
+    optimize: bool = True,
+    num_threads: int | None = None,
+    base_dir: str | Path | None = None,
+) -> Session:
+    """Load a model into an engine.
+
+    Args:
+        model: A file, serialized bytes, or a proto.
+        engine: Name of the engine; ``ort`` is onnxruntime on the CPU.
+        optimize: Whether the engine may rewrite the graph before it runs it.
+        num_threads: Threads of one operator; the engine's own choice by default.
+        base_dir: Folder that external data of a proto or of bytes is relative to.
+
+    Raises:
+        ConfigError: For an unknown engine.
+        ModelError: If the engine refuses the model.
+    """
+    if engine not in _ENGINES:
+        raise ConfigError(f"Unknown engine '{engine}'; expected one of {', '.join(_ENGINES)}.")
+    return _ENGINES[engine](model, optimize=optimize, num_threads=num_threads, base_dir=base_dir)
