@@ -11,7 +11,7 @@ cd "$root"
 make_venv "$root/.venv-demo"
 echo "== installing qtool into .venv-demo"
 rm -rf "$root"/build/lib* "$root"/build/bdist*  # setuptools would install modules that no longer exist
-"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$root"
+"$VENV/bin/python" -m pip install -qq --disable-pip-version-check "$root"
 
 rm -rf demo-out
 mkdir demo-out

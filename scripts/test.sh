@@ -15,7 +15,7 @@ cd "$root"
 make_venv "$root/.venv-test"
 echo "== installing qtool with its development tools into .venv-test"
 # editable: tests import the tree that they lie in, so its extension must be built in place
-"$VENV/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root[dev,report]"
+"$VENV/bin/python" -m pip install -qq --disable-pip-version-check --editable "$root[dev,report]"
 
 if [ -z "${QTOOL_ZOO:-}" ] && [ -d "$root/../shared/zoo" ]; then
     QTOOL_ZOO=$(cd "$root/../shared/zoo" && pwd)

@@ -24,7 +24,7 @@ Threads = Annotated[
         min=1,
         envvar="QTOOL_NUM_THREADS",
         show_default="all cores this process may use",
-        help="Number of threads. It never changes a result.",
+        help="Number of threads; the quantized model does not depend on it.",
         rich_help_panel=RUN,
     ),
 ]
