@@ -41,7 +41,7 @@ def _collect() -> dict[str, Any]:
     """Cases by name. Importing a page registers its cases; collect_testcases imports all pages, which takes 10 s."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for op_type in OP_TYPES:
+        for op_type in sorted(OP_TYPES):  # the order of the cases must not depend on the hash seed
             importlib.import_module(f"{shipped.__name__}.{op_type.lower()}")
     cases = shipped._NodeTestCases
     return {c.name: c for c in cases if any(n.op_type in OP_TYPES for n in c.model.graph.node)}
