@@ -609,7 +609,8 @@ def _info(value: ir.Value) -> TensorInfo:
     dtype = np.dtype(np.str_) if value.dtype == ir.DataType.STRING else np.dtype(value.dtype.numpy())
     if value.shape is None:
         raise ModelError(f"Value '{value.name}' of the model's interface has no shape; expected a known rank.")
-    shape = tuple(d if isinstance(d, int) else d.value for d in value.shape.dims)
+    # old exporters write -1 for a dimension of any size
+    shape = tuple((d if d >= 0 else None) if isinstance(d, int) else d.value for d in value.shape.dims)
     return TensorInfo(value.name or "", dtype, shape)
 
 
