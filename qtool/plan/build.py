@@ -313,7 +313,7 @@ def _with_weights(
         first = next(iter(repairs))
         others = f" and {len(repairs) - 1} more nodes" if len(repairs) > 1 else ""
         notes.append(
-            f"raised the weight scale of {sum(repairs.values())} channels, whose weights are tiny beside their bias, so "
-            f"that the bias fits int32 (in {first}{others})"
+            f"raised the weight scale of {sum(repairs.values())} channels, whose weights are tiny beside their bias, "
+            f"so that the bias fits int32 (in {first}{others})"
         )
     return result, notes
