@@ -164,8 +164,9 @@ def dequantize(
     Raises:
         KernelError: If types, shapes, axis or block size do not go together.
     """
-    if x.dtype != np.int32 and (x.dtype.name not in BY_STORAGE or x.dtype == _E8M0):
-        raise KernelError(f"x has type {x.dtype.name}; expected a quantized type or int32.")
+    stored = _stored_type(x)
+    if x.dtype != np.int32 and (stored is None or stored.kind == "exponent"):
+        raise KernelError(f"x has type {_type_name(x)}; expected a quantized type or int32.")
     _require_type(scale, "Scale", (*_FLOATS, _E8M0))
     if output_dtype is None and scale.dtype == _E8M0:
         raise KernelError("Scale has type float8_e8m0fnu and there is no output_dtype; expected one with such a scale.")
@@ -175,13 +176,13 @@ def dequantize(
         if x.dtype == np.int32:
             raise KernelError("x has type int32 and there is a zero point; expected none: its zero point is 0.")
         if zero_point.dtype != x.dtype:
-            raise KernelError(f"Zero point has type {zero_point.dtype.name}; expected that of x, {x.dtype.name}.")
+            raise KernelError(f"Zero point has type {_type_name(zero_point)}; expected that of x, {x.dtype.name}.")
         _require_same_shape(zero_point, scale)
     y = _result(x.shape, result_type, out, x)
     factors = _rounded(scale, result_type)
     offsets = np.zeros(factors.size, np.float32) if zero_point is None else _numbers(zero_point)
     source = _SOURCES.get(x.dtype, _TABLE)
-    table = _table(BY_STORAGE[x.dtype.name]) if source == _TABLE else _NO_TABLE
+    table = _table(stored) if stored is not None and source == _TABLE else _NO_TABLE
     threads = effective_num_threads(num_threads, x.size)
     if result_type == _FLOAT32:
         _core.dequantize(_bytes(x), source, table, factors, offsets, layout, y.reshape(-1), threads)
@@ -209,7 +210,7 @@ def pack(codes: Array, dtype: QDType, *, out: Array | None = None, num_threads: 
     """
     if codes.dtype != dtype.numpy:
         raise KernelError(
-            f"Codes have type {codes.dtype.name}; expected {dtype.numpy.name}, which stores {dtype.name}.",
+            f"Codes have type {_type_name(codes)}; expected {dtype.numpy.name}, which stores {dtype.name}.",
             hint="Bit patterns in a uint8 array can be viewed: array.view(dtype.numpy).",
         )
     if dtype.bits >= 8:
@@ -395,7 +396,17 @@ def _bytes(x: Array) -> NDArray[np.uint8]:
 
 def _require_type(x: Array, name: str, types: tuple[np.dtype[Any], ...]) -> None:
     if x.dtype not in types:
-        raise KernelError(f"{name} has type {x.dtype.name}; expected {', '.join(t.name for t in types)}.")
+        raise KernelError(f"{name} has type {_type_name(x)}; expected {', '.join(t.name for t in types)}.")
+
+
+def _type_name(x: Array) -> str:
+    return x.dtype.name if x.dtype.isnative else f"{x.dtype.name} in foreign byte order"
+
+
+def _stored_type(x: Array) -> QDType | None:
+    """The element type that an array's type stores."""
+    found = BY_STORAGE.get(x.dtype.name)
+    return found if found is not None and found.numpy == x.dtype else None
 
 
 def _require_float(dtype: npt.DTypeLike, name: str) -> np.dtype[Any]:
@@ -417,9 +428,9 @@ def _target(zero_point: Array | None, output_dtype: QDType | None) -> QDType:
     """The element type of a quantized result."""
     target = output_dtype
     if zero_point is not None:
-        found = BY_STORAGE.get(zero_point.dtype.name)
+        found = _stored_type(zero_point)
         if found is None:
-            raise KernelError(f"Zero point has type {zero_point.dtype.name}; expected a quantized type.")
+            raise KernelError(f"Zero point has type {_type_name(zero_point)}; expected a quantized type.")
         if target is not None and found != target:
             raise KernelError(f"Zero point has type {found.name}; expected output_dtype, {target.name}.")
         target = found
