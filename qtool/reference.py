@@ -62,10 +62,10 @@ def quantize_linear(
     """
     target = output_dtype or (BY_STORAGE[zero_point.dtype.name] if zero_point is not None else QDTYPES["uint8"])
     divide_in = np.dtype(precision) if precision is not None else _arithmetic_type(scale)
-    scale = _cast(_spread(scale, x.shape, axis, block_size), divide_in)
     if zero_point is not None:
         zero_point = _spread(zero_point, x.shape, axis, block_size)
     with np.errstate(all="ignore"):
+        scale = _cast(_spread(scale, x.shape, axis, block_size), divide_in)
         # float16 and bfloat16 are divided in float32 and rounded once more. That is the correctly rounded quotient:
         # 24 >= 2p + 2 bits for p = 11 and p = 8, and a midpoint of their subnormal grids is farther than 2^-22
         # (relative) from any other quotient.
@@ -112,8 +112,8 @@ def dequantize_linear(
     if output_dtype is None and scale.dtype.name not in ("float32", "float16", "bfloat16"):
         raise KernelError(f"Scale is {scale.dtype.name}; expected output_dtype with it.")
     out = np.dtype(output_dtype if output_dtype is not None else scale.dtype)
-    scale = _cast(_spread(scale, x.shape, axis, block_size), out)
     with np.errstate(all="ignore"):
+        scale = _cast(_spread(scale, x.shape, axis, block_size), out)
         difference = _values(x)
         if zero_point is not None:
             difference = difference - _values(_spread(zero_point, x.shape, axis, block_size))
