@@ -1,0 +1,56 @@
+/* The table of 8-bit matrix micro-kernels: C[m,n] += sum_k A'[m,k] * B'[k,n], A' unsigned, B' signed, C modulo 2^32.
+ *
+ * One operand form serves all four sign pairs. A signed A is stored as A' = A ^ 0x80 = A + 128, an unsigned B as
+ * B' = B ^ 0x80 = B - 128; the zero points shift alike, so (A' - za') * (B' - zb') is what it was. Zero points never
+ * enter the product (docs/quantization.md eq. 3):
+ *
+ *     sum (A' - za')(B' - zb') = sum A'B' - za' * colsum(B') - zb' * rowsum(A') + K * za' * zb'        (mod 2^32)
+ *
+ * The packers compute the sums, where they cost nothing. A kernel is never chosen without its packers: a row holds all.
+ *
+ * To add an ISA: one header that defines qt_gemm_u8s8_<name> and one line in gemm_u8s8.inc.
+ */
+#ifndef QT_GEMM_U8S8_H
+#define QT_GEMM_U8S8_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cpu.h"
+
+typedef struct {
+    const char *name; /* <mr>x<nr>c<kr>__<isa> */
+    qt_isa isa;
+    int mr, nr, kr;      /* rows and columns of a tile; K is padded with zeros to a multiple of kr */
+    ptrdiff_t max_kc;    /* largest K block whose partial sums the kernel keeps exact */
+    ptrdiff_t a_size;    /* bytes of one packed element of A */
+    ptrdiff_t b_size;    /* bytes of one packed element of B */
+    /* Packs rows x kc of A (byte strides) into panels of mr rows, XOR flip; adds to rowsum[rows]. Pads rows and K by 0. */
+    void (*pack_a)(const uint8_t *a, ptrdiff_t row_stride, ptrdiff_t k_stride, ptrdiff_t rows, ptrdiff_t kc,
+                   uint8_t flip, void *packed, uint32_t *rowsum);
+    /* The same for kc x cols of B and panels of nr columns. */
+    void (*pack_b)(const uint8_t *b, ptrdiff_t k_stride, ptrdiff_t col_stride, ptrdiff_t cols, ptrdiff_t kc,
+                   uint8_t flip, void *packed, uint32_t *colsum);
+    /* c[mr][nr] += A panel * B panel; kc is the padded K of the block. */
+    void (*run)(ptrdiff_t kc, const void *a, const void *b, uint32_t *c, ptrdiff_t ldc);
+} qt_gemm_u8s8;
+
+#include "gemm_u8s8_scalar.h"
+
+static const qt_gemm_u8s8 *const QT_GEMM_U8S8[] = {
+#define QT_UKERNEL(name) &qt_gemm_u8s8_##name,
+#include "gemm_u8s8.inc"
+#undef QT_UKERNEL
+};
+enum { QT_GEMM_U8S8_COUNT = sizeof(QT_GEMM_U8S8) / sizeof(QT_GEMM_U8S8[0]) };
+
+/* The first row, best first, that the cap admits and the processor has. The scalar row always qualifies. */
+static const qt_gemm_u8s8 *qt_choose_gemm_u8s8(uint32_t features, qt_isa cap) {
+    for (int i = 0; i < QT_GEMM_U8S8_COUNT; ++i) {
+        const uint32_t need = QT_ISAS[QT_GEMM_U8S8[i]->isa].mask;
+        if (QT_GEMM_U8S8[i]->isa <= cap && (features & need) == need) return QT_GEMM_U8S8[i];
+    }
+    return QT_GEMM_U8S8[QT_GEMM_U8S8_COUNT - 1];
+}
+
+#endif

@@ -1,0 +1,26 @@
+"""An evaluation on the screen: the tables of ``qtool.evaluate.writers``, as data on stdout."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qtool.cli._output import Output
+
+if TYPE_CHECKING:
+    from qtool.evaluate.report import Report
+
+
+def show_report(out: Output, report: Report) -> None:
+    """Print the tables of a report; notes and failures are talk, and the command's.
+
+    Args:
+        out: The sink.
+        report: A finished evaluation.
+    """
+    from qtool.evaluate.writers.table import tables
+
+    for number, table in enumerate(tables(report)):
+        if number:
+            out.data("")
+        out.data(table.title)
+        out.table(table.columns, table.rows, right=table.columns[1:])

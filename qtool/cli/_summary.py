@@ -1,0 +1,103 @@
+"""What ``qtool quantize`` says: how much was quantized, what was not and why, sizes, quality, time, what to do next."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qtool.cli._output import Output, human_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from qtool.api import QuantizeResult
+    from qtool.plan.plan import Skip
+
+NAMES_SHOWN = 3
+
+
+def show_summary(out: Output, source: Path, result: QuantizeResult) -> None:
+    """Say what became of a model.
+
+    Args:
+        out: The sink; all of this is talk.
+        source: The float model, for the next command.
+        result: What the api returned.
+    """
+    out.say(f"{result.quantized} of {_nodes(result.total)} quantized")
+    out.say()
+    rows = [
+        [op, str(q), str(n)] for op, (q, n) in sorted(result.by_op.items(), key=lambda item: (-item[1][1], item[0]))
+    ]
+    out.say_table(["operator", "quantized", "of"], rows, right=["quantized", "of"])
+    if result.skips:
+        out.say()
+        _show_skips(out, result.skips)
+    out.say()
+    for label, text in _facts(result):
+        out.say(f"{label:<9} {text}")
+    for note in result.notes:
+        out.note(note)
+    if result.model_path is not None:
+        command = shlex.join(["qtool", "eval", str(source), str(result.model_path), "--data", "EVAL.npz"])
+        out.hint(f"Measure it on samples that it was not calibrated on: {command}")
+
+
+def show_plan(out: Output, result: QuantizeResult) -> None:
+    """Show the plan of a dry run as a table on stdout, one row per node of the user's model.
+
+    Args:
+        out: The sink.
+        result: What the api returned for ``dry_run=True``.
+    """
+    planned = [
+        [d.node, d.op_type, d.form, "with " + ", ".join(d.absorbed) if d.absorbed else ""]
+        for d in result.plan.decisions
+    ]
+    skipped = [[s.node, s.op_type, "float", s.reason] for s in result.plan.skips]
+    out.table(["node", "operator", "becomes", "remark"], [*planned, *skipped])
+    for note in result.notes:
+        out.note(note)
+    out.say(f"{result.quantized} of {_nodes(result.total)} would be quantized; nothing was written.")
+
+
+def group_skips(skips: Iterable[Skip]) -> dict[str, list[Skip]]:
+    """Skips by reason: those a user may want to act on first, then the most frequent first."""
+    groups: dict[str, list[Skip]] = {}
+    for skip in skips:
+        groups.setdefault(skip.reason, []).append(skip)
+    order = sorted(groups.items(), key=lambda item: (all(s.expected for s in item[1]), -len(item[1]), item[0]))
+    return dict(order)
+
+
+def _show_skips(out: Output, skips: list[Skip]) -> None:
+    out.say(f"Left in float: {_nodes(len(skips))}")
+    cut = False
+    for reason, group in group_skips(skips).items():
+        names = [f"{s.node} ({s.op_type})" for s in group]
+        shown = names if out.verbose else names[:NAMES_SHOWN]
+        more = len(names) - len(shown)
+        cut = cut or more > 0
+        out.say(f"  {len(group):>4}  {reason}: {', '.join(shown)}{f' and {more} more' if more else ''}")
+    if cut:
+        out.say("        (-v lists all)")
+
+
+def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
+    ratio = result.bytes_before / result.bytes_after if result.bytes_after else float("nan")
+    yield "Size", f"{human_bytes(result.bytes_before)} -> {human_bytes(result.bytes_after)} ({ratio:.2f}x smaller)"
+    for output, db in result.sqnr_db.items():
+        yield "SQNR", f"{db:.1f} dB at output {output}, on the calibration samples"
+    yield "Time", _timings(result.seconds)
+    if result.peak_rss_bytes:
+        yield "Memory", f"{human_bytes(result.peak_rss_bytes)} at the peak"
+
+
+def _timings(seconds: Mapping[str, float]) -> str:
+    stages = ", ".join(f"{stage} {duration:.2f}" for stage, duration in seconds.items())
+    return f"{sum(seconds.values()):.2f} s ({stages})"
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"

@@ -1,0 +1,85 @@
+"""The command line as a whole: the app, its commands, and how the program ends."""
+
+from __future__ import annotations
+
+import io
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from qtool.cli import eval_, info, inspect, quantize
+from qtool.cli._errors import describe, is_debugging
+from qtool.cli._options import examples
+from qtool.cli._output import Output
+from qtool.errors import EXIT_INTERRUPTED, EXIT_OK
+
+app = typer.Typer(
+    name="qtool",
+    help="Quantize ONNX models, verify the result, and say what it cost.",
+    epilog=examples(
+        "qtool quantize model.onnx --calib calib.npz",
+        "qtool eval model.onnx model.int8.onnx --data eval.npz --labels labels",
+        "qtool inspect model.onnx",
+    ),
+    context_settings={"help_option_names": ["-h", "--help"]},
+    pretty_exceptions_enable=False,  # run() says what happened
+)
+app.command("quantize", epilog=quantize.EXAMPLES)(quantize.quantize)
+app.command("eval", epilog=eval_.EXAMPLES)(eval_.evaluate)
+app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect)
+app.command("info", epilog=info.EXAMPLES)(info.info)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        import qtool
+
+        Output().data(f"qtool {qtool.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _main(
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001 - its callback does the work
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        context.get_help()  # prints it, in rich mode
+        raise typer.Exit
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Run the app; every ending becomes at most one error line and a hint on stderr.
+
+    Args:
+        args: The arguments after the program's name; ``sys.argv`` by default.
+
+    Returns:
+        The exit code.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a name gets its escape, not a crash
+        sys.stdout.reconfigure(errors="backslashreplace")
+    out = Output()
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: out.warning(str(message))
+        try:
+            # not standalone: usage errors arrive here instead of in a box on the terminal
+            code = app(args=None if args is None else list(args), prog_name="qtool", standalone_mode=False)
+            sys.stdout.flush()
+        except (KeyboardInterrupt, typer.Abort):
+            code = EXIT_INTERRUPTED
+        except Exception as error:
+            if is_debugging():
+                traceback.print_exc()
+            ending = describe(error)
+            out.error(ending.message, hint=ending.hint)
+            return ending.exit_code
+    if code == EXIT_INTERRUPTED:  # also what typer makes of Ctrl-C inside a command
+        out.error("interrupted, nothing was written")
+    return code if isinstance(code, int) else EXIT_OK

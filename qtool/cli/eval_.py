@@ -1,0 +1,110 @@
+"""``qtool eval``: compare a quantized model with its float model, and fail if it is not good enough."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qtool.cli import _options as opt
+from qtool.cli._output import STDOUT, Output, check_json_target
+from qtool.cli._progress import progress_bars
+from qtool.cli._report import show_report
+from qtool.errors import EXIT_FAILED
+
+EXAMPLES = opt.examples(
+    "qtool eval model.onnx model.int8.onnx --data eval.npz",
+    "qtool eval model.onnx model.int8.onnx --data eval.npz --labels labels --fail-under top1=0.9",
+    "qtool eval model.onnx model.int8.onnx --data eval.npz --fail-under sqnr=30 --json report.json",
+)
+
+
+def evaluate(
+    float_model: Annotated[Path, typer.Argument(metavar="FLOAT", help="The float model.", show_default=False)],
+    quant_model: Annotated[Path, typer.Argument(metavar="QUANT", help="The quantized model.", show_default=False)],
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--data",
+            metavar="DATA",
+            show_default=False,
+            help="Samples to compare on: an npz file with one array per model input, samples on the leading axis. "
+            "Repeatable.",
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option("--labels", metavar="KEY", show_default=False, help="Array of the data that holds class labels."),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option("--metric", metavar="NAME", show_default="all that apply", help="Compute only this. Repeatable."),
+    ] = None,
+    latency: Annotated[bool, typer.Option("--latency/--no-latency", help="Measure how long both models take.")] = True,
+    fail_under: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-under",
+            metavar="NAME=VALUE",
+            show_default=False,
+            help="Exit with 1 if the metric's worst output is below VALUE. Repeatable.",
+            rich_help_panel=opt.GATES,
+        ),
+    ] = None,
+    fail_over: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fail-over",
+            metavar="NAME=VALUE",
+            show_default=False,
+            help="Exit with 1 if the metric's worst output is above VALUE. Repeatable.",
+            rich_help_panel=opt.GATES,
+        ),
+    ] = None,
+    threads: opt.Threads = None,
+    json_target: opt.JsonTarget = None,
+    verbose: opt.Verbose = False,
+    quiet: opt.Quiet = False,
+    color: opt.Color = None,
+) -> None:
+    """Compare a quantized model with its float model.
+
+    Runs both on the same samples and shows quality per output, size and latency. Gates make it a test.
+    """
+    out = Output(quiet=quiet, verbose=verbose, color=color)
+    check_json_target(json_target)
+    from qtool import api
+    from qtool.errors import ConfigError
+    from qtool.evaluate import gates as gating
+
+    if not data:
+        raise ConfigError("No data to compare on; expected at least one --data DATA.")
+    # a gate that cannot be judged is a mistake to be told before an hour of work
+    gates = gating.parse_gates(fail_under or (), fail_over or ())
+    needed = gating.required_metrics(gates, labels=labels is not None)
+    if not latency and any(gate.name == "latency_ratio" for gate in gates):
+        raise ConfigError("Gate latency_ratio needs the latency, and --no-latency was given.")
+
+    with progress_bars(out) as progress:
+        report = api.evaluate(
+            float_model,
+            quant_model,
+            data,
+            labels=labels,
+            metrics=list(dict.fromkeys([*metric, *needed])) if metric else None,
+            latency=latency,
+            num_threads=threads,
+            progress=progress,
+        )
+    if json_target is not None:
+        out.json(report.to_dict(), json_target)
+    if json_target != STDOUT:
+        show_report(out, report)
+    for note in report.notes:
+        out.note(note)
+    failures = gating.check(report, gates)
+    for line in failures:
+        out.error(line)
+    if failures:
+        raise typer.Exit(EXIT_FAILED)

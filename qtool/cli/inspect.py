@@ -1,0 +1,91 @@
+"""``qtool inspect``: what is in a model, what would be quantized, and what not and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qtool.cli import _options as opt
+from qtool.cli._output import STDOUT, Output, check_json_target, human_bytes
+
+if TYPE_CHECKING:
+    from qtool.api import Inspection
+
+EXAMPLES = opt.examples(
+    "qtool inspect model.onnx",
+    "qtool inspect model.onnx -v",
+    "qtool inspect model.onnx --json - | python -m json.tool",
+)
+
+
+def inspect(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
+    config: opt.ConfigFile = None,
+    json_target: opt.JsonTarget = None,
+    verbose: opt.Verbose = False,
+    quiet: opt.Quiet = False,
+    color: opt.Color = None,
+) -> None:
+    """Show a model's operators, types and sizes, and what would be quantized.
+
+    Needs no samples and writes nothing. With -v every node gets a row of its own.
+    """
+    out = Output(quiet=quiet, verbose=verbose, color=color)
+    check_json_target(json_target)
+    from qtool import api
+
+    inspection = api.inspect(model, config=config)
+    if json_target is not None:
+        out.json(inspection.to_dict(), json_target)
+    if json_target != STDOUT:
+        _show(out, model, inspection)
+
+
+def _show(out: Output, model: Path, found: Inspection) -> None:
+    out.data(str(model))
+    domains = ", ".join(found.domains) if found.domains else "ai.onnx"
+    out.data(f"opset {found.opset}, IR version {found.ir_version}, domains {domains}")
+    out.data(f"{human_bytes(found.nbytes)} in all, {human_bytes(found.weight_bytes)} of weights")
+    out.data("")
+    rows = [["input", i.name, i.dtype, _shape(i.shape)] for i in found.inputs]
+    rows += [["output", o.name, o.dtype, _shape(o.shape)] for o in found.outputs]
+    out.table(["", "name", "type", "shape"], rows)
+    out.data("")
+    if out.verbose:
+        out.table(["node", "operator", "decision", "reason"], [list(node) for node in found.nodes])
+    else:
+        out.table(
+            ["operator", "nodes", "quantized", "left in float because"],
+            _by_operator(found),
+            right=["nodes", "quantized"],
+        )
+    out.data("")
+    total = len(found.nodes)
+    quantized = sum(decision == "quantize" for _, _, decision, _ in found.nodes)
+    out.data(f"{quantized} of {total} nodes would be quantized")
+    if not out.verbose:
+        out.hint("-v lists every node.")
+
+
+def _by_operator(found: Inspection) -> list[list[str]]:
+    """One row per operator; its most frequent reason for staying in float, and how many others there are."""
+    reasons: dict[str, dict[str, int]] = {}
+    for _, op_type, decision, reason in found.nodes:
+        if decision != "quantize":
+            counts = reasons.setdefault(op_type, {})
+            counts[reason] = counts.get(reason, 0) + 1
+    rows = []
+    for op_type, (quantized, total) in sorted(found.by_op.items(), key=lambda item: (-item[1][1], item[0])):
+        ranked = sorted(reasons.get(op_type, {}).items(), key=lambda item: (-item[1], item[0]))
+        text = ranked[0][0] if ranked else ""
+        others = len(ranked) - 1
+        rows.append(
+            [op_type, str(total), str(quantized), f"{text} (and {others} more reasons)" if others > 0 else text]
+        )
+    return rows
+
+
+def _shape(shape: tuple[int | str | None, ...]) -> str:
+    return "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"

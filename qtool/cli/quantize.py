@@ -1,0 +1,213 @@
+"""``qtool quantize``: options in, a model file out; what happened on stderr, its path on stdout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qtool.cli import _options as opt
+from qtool.cli._output import STDOUT, Output, check_json_target
+from qtool.cli._progress import progress_bars
+from qtool.cli._summary import show_plan, show_summary
+
+EXAMPLES = opt.examples(
+    "qtool quantize model.onnx --calib calib.npz",
+    "qtool quantize model.onnx --calib a.npz --calib b.npz --format qdq --exclude 'op:Gemm' -o small.onnx",
+    "qtool quantize model.onnx --calib calib.npz --dry-run",
+)
+
+
+def quantize(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The float model, an ONNX file.", show_default=False)],
+    calib: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--calib",
+            metavar="DATA",
+            show_default=False,
+            help="Calibration samples: an npz file with one array per model input, samples on the leading axis. "
+            "Repeatable.",
+            rich_help_panel=opt.CALIBRATION,
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            metavar="minmax|percentile[:P]|mse|entropy",
+            show_default="minmax",
+            help="How the range of an activation follows from its values.",
+            rich_help_panel=opt.CALIBRATION,
+        ),
+    ] = None,
+    random_calib: Annotated[
+        int | None,
+        typer.Option(
+            "--random-calib",
+            metavar="N",
+            min=1,
+            show_default=False,
+            help="Calibrate on N random samples instead of data: to try a model out, not to ship it. Recorded in "
+            "the model.",
+            rich_help_panel=opt.CALIBRATION,
+        ),
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="qlinear|qdq",
+            show_default="qlinear",
+            help="Form of the quantized graph: integer operators (QLinearConv, QLinearMatMul) where they exist, or "
+            "float operators between Q/DQ pairs.",
+            rich_help_panel=opt.QUANTIZATION,
+        ),
+    ] = None,
+    activations: Annotated[
+        str | None,
+        typer.Option(
+            "--activations",
+            metavar="TYPE",
+            show_default="uint8",
+            help="Element type of activations: uint8, int8, uint16 or int16.",
+            rich_help_panel=opt.QUANTIZATION,
+        ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--weights",
+            metavar="TYPE",
+            show_default="int8",
+            help="Element type of weights: int8, uint8, int16, uint16, int4, uint4, int2, uint2, float8e4m3fn or "
+            "float8e5m2.",
+            rich_help_panel=opt.QUANTIZATION,
+        ),
+    ] = None,
+    per_channel: Annotated[
+        bool | None,
+        typer.Option(
+            "--per-channel/--per-tensor",
+            show_default="per-channel",
+            help="One weight scale per output channel, or one per weight.",
+            rich_help_panel=opt.QUANTIZATION,
+        ),
+    ] = None,
+    symmetric: Annotated[
+        bool | None,
+        typer.Option(
+            "--symmetric/--asymmetric",
+            show_default="asymmetric",
+            help="Fix the zero point of activations, or fit it to their range.",
+            rich_help_panel=opt.QUANTIZATION,
+        ),
+    ] = None,
+    dedicated_qdq: Annotated[
+        bool | None,
+        typer.Option(
+            "--dedicated-qdq",
+            show_default=False,
+            help="Give each consumer of a tensor its own Q/DQ pair.",
+            rich_help_panel=opt.QUANTIZATION,
+        ),
+    ] = None,
+    config: opt.ConfigFile = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--include",
+            metavar="PATTERN",
+            show_default=False,
+            help="Quantize only these nodes: a name, a glob ('/layer1/*') or 'op:Type'. Repeatable.",
+            rich_help_panel=opt.SELECTION,
+        ),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--exclude",
+            metavar="PATTERN",
+            show_default=False,
+            help="Leave these nodes in float; patterns as for --include. Repeatable.",
+            rich_help_panel=opt.SELECTION,
+        ),
+    ] = None,
+    allow_empty: Annotated[
+        bool | None,
+        typer.Option(
+            "--allow-empty",
+            show_default=False,
+            help="Accept a model in which nothing can be quantized.",
+            rich_help_panel=opt.SELECTION,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            show_default="MODEL.int8.onnx beside MODEL",
+            help="Where the quantized model goes.",
+            rich_help_panel=opt.RUN,
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Overwrite the output file if it exists.", rich_help_panel=opt.RUN),
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show the plan and write no model.", rich_help_panel=opt.RUN),
+    ] = False,
+    threads: opt.Threads = None,
+    json_target: opt.JsonTarget = None,
+    verbose: opt.Verbose = False,
+    quiet: opt.Quiet = False,
+    color: opt.Color = None,
+) -> None:
+    """Quantize a model and verify the result.
+
+    Observes activations on calibration samples, decides node by node, and writes the quantized model.
+
+    The file is checked, run and compared with the float model before it is put in place. stdout gets its path.
+    """
+    out = Output(quiet=quiet, verbose=verbose, color=color)
+    check_json_target(json_target)
+    from qtool import api
+
+    with progress_bars(out) as progress:
+        result = api.quantize(
+            model,
+            calib or None,
+            output=output,
+            format=format_,
+            activations=activations,
+            weights=weights,
+            per_channel=per_channel,
+            symmetric_activations=symmetric,
+            method=method,
+            include=include or None,
+            exclude=exclude or None,
+            dedicated_qdq=dedicated_qdq,
+            allow_empty=allow_empty,
+            config=config,
+            random_calib=random_calib,
+            force=force,
+            dry_run=dry_run,
+            num_threads=threads,
+            progress=progress,
+        )
+    if json_target is not None:
+        out.json(result.to_dict(), json_target)
+    if dry_run:
+        if json_target != STDOUT:
+            show_plan(out, result)
+    else:
+        show_summary(out, model, result)
+        if json_target != STDOUT and result.model_path is not None:
+            out.data(str(result.model_path))
+    if result.exit_code:
+        raise typer.Exit(result.exit_code)

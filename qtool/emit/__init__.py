@@ -1,0 +1,29 @@
+"""Rewrite: from a prepared model and a plan to a quantized model."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from qtool.emit.qdq import QdqRewriter
+from qtool.emit.qlinear import QLinearRewriter
+from qtool.emit.rewriter import Rewriter
+from qtool.plan import Plan
+
+EMITTERS: dict[str, type[Rewriter]] = {e.format: e for e in (QLinearRewriter, QdqRewriter)}
+
+__all__ = ["EMITTERS", "emit"]
+
+
+def emit(model: ir.Model, plan: Plan, *, format: str, dedicated_qdq: bool = False) -> ir.Model:  # noqa: A002 - ONNX's word
+    """Write a plan as nodes.
+
+    Args:
+        model: The prepared model that the plan was made for; it is not changed.
+        plan: A plan with parameters.
+        format: ``qlinear`` or ``qdq``.
+        dedicated_qdq: One QuantizeLinear/DequantizeLinear pair for each reader instead of one for each tensor.
+
+    Returns:
+        A new model. Its quantized weights are lazy: their bytes are produced while it is saved.
+    """
+    return EMITTERS[format](model.clone(), plan, dedicated_pairs=dedicated_qdq).run()

@@ -1,0 +1,135 @@
+"""Scales, zero points, quantized weights and biases as initializers, each stored once.
+
+Constants are keyed by what they hold, never by a name: two operators that read one weight along different axes, or one
+bias under two scales, each get their own copy; equal ones are shared. Weight bytes are produced while the model is
+saved, one tensor at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from qtool import kernels
+from qtool.emit.names import NameAllocator
+from qtool.granularity import PerAxis, PerBlock
+from qtool.plan.analysis import dims_of
+from qtool.qparams import QParams
+
+
+@dataclass(frozen=True)
+class QuantizedConstant:
+    """A quantized initializer with its parameters.
+
+    Attributes:
+        codes: The integer (or minifloat) tensor.
+        scale: Its scale.
+        zero_point: Its zero point; None for int32.
+        axis: Axis of a per-axis scale.
+    """
+
+    codes: ir.Value
+    scale: ir.Value
+    zero_point: ir.Value | None
+    axis: int | None
+
+
+class Constants:
+    """Initializers that qtool adds to one graph."""
+
+    def __init__(self, graph: ir.Graph, names: NameAllocator) -> None:
+        self._graph = graph
+        self._names = names
+        self._made: dict[Hashable, ir.Value] = {}
+        # the source of an id in a key must live as long as the key
+        self._kept: list[Any] = []
+
+    def parameters(self, base: str, params: QParams) -> tuple[ir.Value, ir.Value]:
+        """(scale, zero point) initializers of ``params``, named after ``base`` if they are new."""
+        scale = self._add(("scale", params), f"{base}_scale", lambda: params.scale, ir.DataType.FLOAT)
+        zero = self._add(
+            ("zero_point", params),
+            f"{base}_zero_point",
+            lambda: params.zero_point,
+            ir.DataType(params.dtype.onnx),
+        )
+        return scale, zero
+
+    def weight(self, source: ir.Value, params: QParams) -> QuantizedConstant:
+        """``source`` quantized under ``params``."""
+        tensor = source.const_value
+        assert tensor is not None, "Bug: not a constant"
+        axis, block = _layout(params)
+
+        def codes() -> npt.NDArray[Any]:
+            return kernels.quantize(
+                np.ascontiguousarray(tensor.numpy()),
+                params.scale,
+                params.zero_point,
+                axis=1 if axis is None else axis,
+                block_size=block,
+            )
+
+        value = self._add(
+            ("weight", id(tensor), params),
+            f"{source.name}_quantized",
+            codes,
+            ir.DataType(params.dtype.onnx),
+            shape=tuple(dims_of(tensor)),
+        )
+        self._kept.append(tensor)
+        scale, zero = self.parameters(source.name or "", params)
+        return QuantizedConstant(value, scale, zero, axis)
+
+    def bias(self, source: ir.Value, input_params: QParams, weight_params: QParams) -> QuantizedConstant:
+        """``source`` as int32 with scale exactly f32(sx)*f32(sw[c]): rint(b / scale)."""
+        tensor = source.const_value
+        assert tensor is not None, "Bug: not a constant"
+        scale = np.asarray(np.float32(input_params.scale) * weight_params.scale.astype(np.float32))
+        key = ("bias", id(tensor), scale.tobytes(), scale.shape)
+
+        def codes() -> npt.NDArray[np.int32]:
+            exact = np.rint(tensor.numpy().reshape(-1).astype(np.float64) / scale.astype(np.float64))
+            return np.clip(exact, -(2**31), 2**31 - 1).astype(np.int32)
+
+        value = self._add(key, f"{source.name}_quantized", codes, ir.DataType.INT32, shape=(int(tensor.size),))
+        scale_value = self._add((*key, "scale"), f"{source.name}_scale", lambda: scale, ir.DataType.FLOAT)
+        self._kept.append(tensor)
+        return QuantizedConstant(value, scale_value, None, 0 if scale.ndim else None)
+
+    def _add(
+        self,
+        key: Hashable,
+        base: str,
+        make: Any,
+        dtype: ir.DataType,
+        *,
+        shape: tuple[int, ...] | None = None,
+    ) -> ir.Value:
+        if key in self._made:
+            return self._made[key]
+        name = self._names.value(base)
+        if shape is None:
+            tensor: ir.TensorProtocol = ir.Tensor(make(), dtype=dtype, name=name)
+            shape = tuple(dims_of(tensor))
+        else:
+            tensor = ir.LazyTensor(
+                lambda: ir.Tensor(make(), dtype=dtype, name=name), dtype=dtype, shape=ir.Shape(shape), name=name
+            )
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(shape), const_value=tensor)
+        self._graph.register_initializer(value)
+        self._made[key] = value
+        return value
+
+
+def _layout(params: QParams) -> tuple[int | None, int]:
+    if isinstance(params.granularity, PerAxis):
+        return params.granularity.axis, 0
+    if isinstance(params.granularity, PerBlock):
+        return params.granularity.axis, params.granularity.size
+    return None, 0

@@ -1,0 +1,241 @@
+"""Turn a plan into nodes: what both formats share.
+
+Each quantized tensor has up to three forms in the new graph: the float value of the old graph, its codes, and its
+dequantized value. ``codes`` and ``real`` make the latter two on demand; :meth:`Rewriter.finish` sends float readers of
+a tensor that now only exists quantized to its dequantized form, under its old name.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import onnx_ir as ir
+import onnx_ir.passes.common as common_passes
+
+from qtool.emit.constants import Constants, QuantizedConstant
+from qtool.emit.names import NameAllocator
+from qtool.errors import ModelError
+from qtool.plan import Decision, Plan
+from qtool.plan.selection import ORIGIN_KEY
+from qtool.qparams import QParams
+
+
+class Rewriter:
+    """Base of the emitters. A subclass says which decisions become integer operators.
+
+    Args:
+        model: A model that may be changed: a clone of the prepared one.
+        plan: A plan with parameters.
+        dedicated_pairs: Give each reader its own QuantizeLinear and DequantizeLinear.
+    """
+
+    format: ClassVar[str]
+
+    def __init__(self, model: ir.Model, plan: Plan, *, dedicated_pairs: bool = False) -> None:
+        self.model = model
+        self.graph = model.graph
+        self.plan = plan
+        self.dedicated_pairs = dedicated_pairs
+        self.names = NameAllocator(self.graph)
+        self.constants = Constants(self.graph, self.names)
+        self.opset = self.graph.opset_imports[""]
+        self._nodes = {node.name or "": node for node in self.graph}
+        self._values: dict[str, ir.Value] = {v.name or "": v for v in self.graph.inputs}
+        for node in self.graph:
+            self._values.update((o.name or "", o) for o in node.outputs)
+        self._codes: dict[str, ir.Value] = {}
+        self._real: dict[str, ir.Value] = {}
+        self._weights: dict[str, ir.Value] = {}
+        self._quantizers: set[int] = set()  # QuantizeLinear nodes that were added: they read float values on purpose
+        self._written: set[str] = set()  # tensors whose codes an integer operator writes: they have no float form
+        self._dead: list[ir.Node] = []
+
+    # ------------------------------------------------------------------------------------------------ to be specialized
+
+    def is_integer_operator(self, decision: Decision) -> bool:
+        """Whether the decision becomes an operator that reads and writes codes."""
+        raise NotImplementedError
+
+    def integer_operator(self, decision: Decision) -> None:
+        """Write a decision as that operator."""
+        raise NotImplementedError
+
+    # -------------------------------------------------------------------------------------------------------- the whole
+
+    def run(self) -> ir.Model:
+        """Rewrite every decision, then clean up. Returns the model that was given."""
+        for decision in self.plan.decisions:
+            if self.is_integer_operator(decision):
+                self.integer_operator(decision)
+            else:
+                self._qdq(decision)
+        self._finish()
+        return self.model
+
+    def _finish(self) -> None:
+        for decision in self.plan.decisions:
+            for name in decision.outputs:
+                self._hand_over(name)
+        doomed = self._dead
+        if doomed:
+            self.graph.remove(doomed, safe=True)
+        common_passes.RemoveUnusedNodesPass()(self.model)
+        common_passes.TopologicalSortPass()(self.model)
+        for node in self.graph.all_nodes():
+            node.metadata_props.pop(ORIGIN_KEY, None)
+
+    def _hand_over(self, name: str) -> None:
+        """Send what still reads the float form of a quantized output to its dequantized form."""
+        value = self._values[name]
+        readers = [
+            (node, index) for node, index in value.uses() if id(node) not in self._quantizers and node not in self._dead
+        ]
+        is_output = value.is_graph_output()
+        if not readers and not is_output:
+            return
+        real = self.real(name)
+        for node, index in readers:
+            node.replace_input_with(index, real)
+        if is_output:
+            outputs = self.graph.outputs
+            for position, output in enumerate(outputs):
+                if output is value:
+                    outputs[position] = real
+            real.doc_string = value.doc_string
+            real.metadata_props.update(value.metadata_props)
+        if is_output or value.producer() in self._dead:
+            value.name = self.names.value(f"{name}_float")
+            real.name = name
+
+    # ------------------------------------------------------------------------------------------------ forms of a tensor
+
+    def params(self, name: str) -> QParams:
+        """Parameters of a quantized activation."""
+        params = self.plan.tensors[name]
+        if params is None:
+            raise ModelError(f"The plan has no parameters for '{name}'; a plan without statistics cannot be emitted.")
+        return params
+
+    def codes(self, name: str) -> ir.Value:
+        """The codes of a tensor, made by a QuantizeLinear behind its float value if no operator wrote them."""
+        if name not in self._codes:
+            self._codes[name] = self._quantize(name)
+        return self._codes[name]
+
+    def real(self, name: str) -> ir.Value:
+        """The dequantized value of a tensor: one for all readers, or one for each where pairs are dedicated."""
+        if self.dedicated_pairs:
+            return self._dequantize(name, self.codes(name) if name in self._written else self._quantize(name))
+        if name not in self._real:
+            self._real[name] = self._dequantize(name, self.codes(name))
+        return self._real[name]
+
+    def _quantize(self, name: str) -> ir.Value:
+        value, params = self._values[name], self.params(name)
+        scale, zero = self.constants.parameters(name, params)
+        codes = self.new_value(f"{name}_quantized", ir.DataType(params.dtype.onnx), value.shape)
+        node = self.new_node("QuantizeLinear", [value, scale, zero], f"{name}_QuantizeLinear", [codes])
+        self._quantizers.add(id(node))
+        self._insert(node, value.producer())
+        return codes
+
+    def _dequantize(self, name: str, codes: ir.Value) -> ir.Value:
+        scale, zero = self.constants.parameters(name, self.params(name))
+        real = self.new_value(f"{name}_dequantized", ir.DataType.FLOAT, self._values[name].shape)
+        node = self.new_node("DequantizeLinear", [codes, scale, zero], f"{name}_DequantizeLinear", [real])
+        self._insert(node, codes.producer())
+        return real
+
+    def dequantized_constant(self, constant: QuantizedConstant) -> ir.Value:
+        """A DequantizeLinear of a constant, one for each constant."""
+        key = constant.codes.name or ""
+        if key not in self._weights:
+            base = (key.removesuffix("_quantized")) or key
+            real = self.new_value(f"{base}_dequantized", ir.DataType.FLOAT, constant.codes.shape)
+            inputs: list[ir.Value | None] = [constant.codes, constant.scale]
+            if constant.zero_point is not None:
+                inputs.append(constant.zero_point)
+            attributes = {} if constant.axis is None else {"axis": constant.axis}
+            node = self.new_node("DequantizeLinear", inputs, f"{base}_DequantizeLinear", [real], attributes)
+            self._insert(node, None)
+            self._weights[key] = real
+        return self._weights[key]
+
+    # ------------------------------------------------------------------------------------------------- forms of a node
+
+    def _qdq(self, decision: Decision) -> None:
+        """DequantizeLinear -> the float operator -> QuantizeLinear."""
+        node = self._nodes[decision.node]
+        for weight in decision.weights:
+            node.replace_input_with(weight.index, self.dequantized_constant(self.weight(node, weight.index, decision)))
+        for index, name in decision.inputs:
+            node.replace_input_with(index, self.real(name))
+        if decision.bias is not None:
+            holder = self._nodes[decision.bias.node]
+            holder.replace_input_with(decision.bias.index, self.dequantized_constant(self.bias(decision)))
+        for name in decision.outputs:
+            self.codes(name)
+
+    def weight(self, node: ir.Node, index: int, decision: Decision) -> QuantizedConstant:
+        """A constant operand, quantized as planned."""
+        planned = next(w for w in decision.weights if w.index == index)
+        source = node.inputs[index]
+        assert source is not None, "Bug: a planned weight is missing"
+        assert planned.params is not None, "Bug: a planned weight without parameters"
+        return self.constants.weight(source, planned.params)
+
+    def bias(self, decision: Decision) -> QuantizedConstant:
+        """The int32 bias of a decision."""
+        assert decision.bias is not None, "Bug: no bias"
+        source = self._nodes[decision.bias.node].inputs[decision.bias.index]
+        weight = decision.weights[0].params
+        assert source is not None, "Bug: a planned bias is missing"
+        assert weight is not None, "Bug: a planned weight without parameters"
+        return self.constants.bias(source, self.params(decision.inputs[0][1]), weight)
+
+    # ------------------------------------------------------------------------------------------------------ small parts
+
+    def new_value(self, base: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
+        """A value with a fresh name."""
+        return ir.Value(name=self.names.value(base), type=ir.TensorType(dtype), shape=shape)
+
+    def new_node(
+        self,
+        op_type: str,
+        inputs: list[ir.Value | None],
+        base: str,
+        outputs: list[ir.Value],
+        attributes: dict[str, int] | None = None,
+    ) -> ir.Node:
+        """A node with a fresh name, not yet in the graph."""
+        return ir.node(op_type, inputs, attributes or {}, outputs=outputs, name=self.names.node(base))
+
+    def _insert(self, node: ir.Node, after: ir.Node | None) -> None:
+        """Put a node behind another one, or first; the sort at the end has the last word."""
+        if after is None:
+            first = next(iter(self.graph), None)
+            if first is None:
+                self.graph.append(node)
+            else:
+                self.graph.insert_before(first, node)
+        else:
+            self.graph.insert_after(after, node)
+
+    def replace_node(self, decision: Decision, op_type: str, inputs: list[ir.Value | None]) -> None:
+        """Let an integer operator take the place of a node and of what it absorbed.
+
+        The new node has the old one's name and attributes, and writes the codes of the decision's outputs.
+        """
+        old = self._nodes[decision.node]
+        outputs = []
+        for name in decision.outputs:
+            dtype = ir.DataType(self.params(name).dtype.onnx)
+            outputs.append(self.new_value(f"{name}_quantized", dtype, self._values[name].shape))
+        node = ir.node(op_type, inputs, None, outputs=outputs, name=old.name, doc_string=old.doc_string)
+        for attribute in old.attributes.values():
+            node.attributes.add(attribute)
+        self.graph.insert_after(old, node)
+        for name, value in zip(decision.outputs, outputs, strict=True):
+            self._codes[name] = value
+            self._written.add(name)
+        self._dead += [old, *(self._nodes[name] for name in decision.absorbed)]

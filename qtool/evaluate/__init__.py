@@ -1,0 +1,1 @@
+"""Judge: a quantized model beside its float model, in numbers that were measured."""

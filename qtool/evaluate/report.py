@@ -1,0 +1,206 @@
+"""The result of an evaluation: plain frozen data, and its JSON form.
+
+``Report.to_dict`` is strict JSON: numbers that JSON lacks are the strings ``"inf"``, ``"-inf"`` and ``"nan"``; a value
+that is not defined is ``null``. Keys come in a fixed order and no time of day is in it, so two reports differ only
+where the evaluations do (latency is measured, and never twice the same).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from qtool.evaluate.metrics import METRICS
+
+SCHEMA_VERSION = 1
+"""Raised whenever a key of the JSON form is renamed, removed or changes its meaning; new keys leave it."""
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+
+
+@dataclass(frozen=True)
+class OutputReport:
+    """How one output of the quantized model differs from the float model's.
+
+    Attributes:
+        name: Output name, the same in both models.
+        dtype: Element type in the float model, numpy's name for it.
+        shape: Declared shape in the float model: a size, a symbol, or None where unknown.
+        elements: How many elements were compared over all samples.
+        values: Metric name to value; None: not defined for this output; nan: broken.
+        float_values: The float model's own value, for metrics against labels only.
+        new_nan: Elements that are NaN in the quantized model only.
+        new_inf: Elements that are infinite in the quantized model and finite in the float model.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...]
+    elements: int
+    values: Mapping[str, float | None]
+    float_values: Mapping[str, float | None] = field(default_factory=dict)
+    new_nan: int = 0
+    new_inf: int = 0
+
+    def to_dict(self) -> dict[str, Json]:
+        """Strict JSON; see the module."""
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "shape": list(self.shape),
+            "elements": self.elements,
+            "values": {name: encode(value) for name, value in self.values.items()},
+            "float_values": {name: encode(value) for name, value in self.float_values.items()},
+            "new_nan": self.new_nan,
+            "new_inf": self.new_inf,
+        }
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of both models: the model file and every external data file it names.
+
+    Attributes:
+        float_bytes: Float model.
+        quantized_bytes: Quantized model.
+    """
+
+    float_bytes: int
+    quantized_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """How many times smaller the quantized model is: float bytes / quantized bytes."""
+        return self.float_bytes / self.quantized_bytes if self.quantized_bytes else math.inf
+
+    def to_dict(self) -> dict[str, Json]:
+        """Strict JSON; see the module."""
+        return {
+            "float_bytes": self.float_bytes,
+            "quantized_bytes": self.quantized_bytes,
+            "ratio": encode(self.ratio),
+        }
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Time of one batch in both models, by interleaved rounds on the same data and threads.
+
+    Attributes:
+        float_ms: Median over runs of the float model's milliseconds per batch.
+        quantized_ms: The same of the quantized model.
+        rounds: Number of rounds; both models run in each.
+        runs: Timed runs of each model in all rounds together.
+        batch_size: Samples in the batch.
+        threads: Threads of each session; None: the runtime's own choice.
+    """
+
+    float_ms: float
+    quantized_ms: float
+    rounds: int
+    runs: int
+    batch_size: int
+    threads: int | None
+
+    @property
+    def ratio(self) -> float:
+        """Speed-up: float time / quantized time; above 1 the quantized model is faster."""
+        return self.float_ms / self.quantized_ms if self.quantized_ms else math.inf
+
+    def to_dict(self) -> dict[str, Json]:
+        """Strict JSON; see the module."""
+        return {
+            "float_ms": encode(self.float_ms),
+            "quantized_ms": encode(self.quantized_ms),
+            "ratio": encode(self.ratio),
+            "rounds": self.rounds,
+            "runs": self.runs,
+            "batch_size": self.batch_size,
+            "threads": self.threads,
+        }
+
+
+@dataclass(frozen=True)
+class Source:
+    """Data that were evaluated on.
+
+    Attributes:
+        path: The file as it was named, or None for arrays in memory.
+        sha256: Hash of the file's bytes, or of the arrays.
+    """
+
+    path: str | None
+    sha256: str
+
+    def to_dict(self) -> dict[str, Json]:
+        """Strict JSON; see the module."""
+        return {"path": self.path, "sha256": self.sha256}
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a quantized model costs and gains against its float model.
+
+    Attributes:
+        float_model: Path as given, or None for a model in memory.
+        quantized_model: The same.
+        metrics: Names of the metrics that were computed, in the order of columns.
+        outputs: One entry per output, in the float model's order.
+        samples: Number of samples compared.
+        sources: Where the samples came from.
+        sizes: Bytes of both models.
+        latency: Time of both models, or None if it was not measured.
+        notes: What the reader should know, one line each.
+        failures: What makes the quantized model unusable whatever the gates say, one line each.
+    """
+
+    float_model: str | None
+    quantized_model: str | None
+    metrics: tuple[str, ...]
+    outputs: tuple[OutputReport, ...]
+    samples: int
+    sources: tuple[Source, ...]
+    sizes: Sizes
+    latency: Latency | None
+    notes: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+
+    def worst(self, metric: str) -> tuple[str, float] | None:
+        """The worst output by a metric and its value; a NaN is worse than any number, None if no output has a value."""
+        values = [(output.name, value) for output in self.outputs if (value := output.values.get(metric)) is not None]
+        broken = [pair for pair in values if math.isnan(pair[1])]
+        if broken:
+            return broken[0]
+        choose = min if METRICS[metric].higher_is_better else max
+        return choose(values, key=lambda pair: pair[1], default=None)
+
+    def to_dict(self) -> dict[str, Json]:
+        """Strict JSON; see the module."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "float_model": self.float_model,
+            "quantized_model": self.quantized_model,
+            "samples": self.samples,
+            "sources": [source.to_dict() for source in self.sources],
+            "metrics": [
+                {
+                    "name": name,
+                    "unit": METRICS[name].unit,
+                    "higher_is_better": METRICS[name].higher_is_better,
+                    "needs_labels": METRICS[name].needs_labels,
+                }
+                for name in self.metrics
+            ],
+            "outputs": [output.to_dict() for output in self.outputs],
+            "sizes": self.sizes.to_dict(),
+            "latency": None if self.latency is None else self.latency.to_dict(),
+            "notes": list(self.notes),
+            "failures": list(self.failures),
+        }
+
+
+def encode(value: float | None) -> float | str | None:
+    """A number as strict JSON: ``"inf"``, ``"-inf"`` or ``"nan"`` where JSON has no number; None stays."""
+    return value if value is None or math.isfinite(value) else str(float(value))

@@ -1,0 +1,14 @@
+"""Forms of a report. A writer computes nothing: every figure comes from the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TextIO
+
+from qtool.evaluate.report import Report
+from qtool.evaluate.writers import json_text, table
+
+WRITERS: Mapping[str, Callable[[Report, TextIO], None]] = {"table": table.write, "json": json_text.write}
+"""Every form by name: ``write(report, stream)``."""
+
+__all__ = ["WRITERS"]

@@ -1,0 +1,108 @@
+"""A report as tables of ready text: the command line draws them, ``write`` prints them plainly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TextIO
+
+from qtool.evaluate.metrics import METRICS
+from qtool.evaluate.metrics.base import Metric
+from qtool.evaluate.report import OutputReport, Report
+
+ABSENT = "-"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells of text.
+
+    Attributes:
+        title: Heading of the table.
+        columns: Heading of each column; the first column is text, the others are figures.
+        rows: Cells, as many per row as there are columns.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def tables(report: Report) -> tuple[Table, ...]:
+    """The tables of a report: one row per output, then size and latency."""
+    metrics = [METRICS[name] for name in report.metrics]
+    outputs = Table(
+        f"Outputs, {report.samples} sample{'' if report.samples == 1 else 's'}",
+        ("output", *(heading(metric) for metric in metrics)),
+        tuple((output.name, *(cell(output, metric) for metric in metrics)) for output in report.outputs),
+    )
+    sizes = report.sizes
+    rows = [("size", format_bytes(sizes.float_bytes), format_bytes(sizes.quantized_bytes), f"{sizes.ratio:.2f}×")]
+    latency = report.latency
+    if latency is not None:
+        threads = "" if latency.threads is None else f", {latency.threads} thread{'' if latency.threads == 1 else 's'}"
+        rows.append(
+            (
+                f"latency (batch {latency.batch_size}{threads})",
+                f"{latency.float_ms:.4g} ms",
+                f"{latency.quantized_ms:.4g} ms",
+                f"{latency.ratio:.2f}×",
+            )
+        )
+    return outputs, Table("Cost", ("", "float", "quantized", "float / quantized"), tuple(rows))
+
+
+def heading(metric: Metric) -> str:
+    """Column heading with the unit."""
+    return f"{metric.title} ({metric.unit})" if metric.unit else metric.title
+
+
+def cell(output: OutputReport, metric: Metric) -> str:
+    """One value; a metric against labels shows the float model's value too."""
+    value = output.values.get(metric.name)
+    if value is None:
+        return ABSENT
+    text = format_value(value, metric)
+    baseline = output.float_values.get(metric.name)
+    return text if baseline is None else f"{text} (float {format_value(baseline, metric)})"
+
+
+def format_value(value: float, metric: Metric) -> str:
+    """Digits that fit the metric: decibels and shares have a fixed scale, errors have not."""
+    if metric.unit == "dB":
+        return f"{value:.2f}"
+    if metric.bounds == (0.0, 1.0):
+        return f"{value:.4f}"
+    return f"{value:.6g}"
+
+
+def format_bytes(count: int) -> str:
+    """Bytes with a decimal unit: 999 B, 1.0 kB, 86.7 MB."""
+    value = float(count)
+    for unit in ("B", "kB", "MB"):
+        if value < 999.95 or (unit == "B" and count < 1000):
+            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
+
+
+def write(report: Report, stream: TextIO) -> None:
+    """Print the tables in aligned columns, then notes and failures, without colour."""
+    for number, table in enumerate(tables(report)):
+        if number:
+            stream.write("\n")
+        stream.write(f"{table.title}\n")
+        for line in aligned(table):
+            stream.write(f"  {line}\n")
+    for kind, lines in (("note", report.notes), ("failed", report.failures)):
+        for line in lines:
+            stream.write(f"{kind}: {line}\n")
+
+
+def aligned(table: Table) -> Iterator[str]:
+    """Heading and rows of a table, first column to the left, the others to the right."""
+    lines = [table.columns, *table.rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for first, *figures in lines:
+        cells = [first.ljust(widths[0]), *(text.rjust(w) for text, w in zip(figures, widths[1:], strict=True))]
+        yield "  ".join(cells).rstrip()

@@ -1,0 +1,7 @@
+"""Decide: from a prepared model, a config and statistics to a printable plan."""
+
+from qtool.plan.build import build_plan
+from qtool.plan.plan import BiasPlan, Decision, Form, Plan, Skip, WeightPlan
+from qtool.plan.selection import Selection
+
+__all__ = ["BiasPlan", "Decision", "Form", "Plan", "Selection", "Skip", "WeightPlan", "build_plan"]

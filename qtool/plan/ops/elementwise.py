@@ -1,0 +1,60 @@
+"""Operators that the runtime computes on codes with different scales on both sides (QLinearAdd and its kin)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from qtool.plan.ops.base import Handler, Phase, PlanContext, indexed, skip
+from qtool.plan.plan import Decision, Form, Skip, WeightPlan
+
+
+class ElementwiseHandler(Handler):
+    """Quantized only inside a region that exists quantized anyway (behind a Conv), never in a residual stream."""
+
+    op_types: ClassVar[tuple[str, ...]] = (
+        "Add", "Mul", "AveragePool", "GlobalAveragePool", "Sigmoid", "LeakyRelu",
+    )  # fmt: skip
+    phase: ClassVar[Phase] = Phase.FOLLOW
+    absorbs_clamps: ClassVar[bool] = True
+
+    def plan(self, node: ir.Node, ctx: PlanContext) -> Decision | Skip:
+        """See :meth:`Handler.plan`."""
+        if any(ctx.graph.is_known_other_type(v) for v in node.inputs):
+            return skip(node, "its operands are not float32", expected=True)
+        output = node.outputs[0]
+        if not ctx.is_wanted(output):
+            return skip(node, "no quantized operator wants its output", expected=True)
+        if not self.passes_native(node, ctx):
+            return skip(node, "its inputs exist in float; quantizing them would only lose accuracy", expected=True)
+        inputs: list[tuple[int, ir.Value | None]] = []
+        weights: list[WeightPlan] = []
+        for index, value in enumerate(node.inputs):
+            if ctx.graph.constant(value) is None:
+                inputs.append((index, value))
+                continue
+            operand = ctx.constant_operand(node, index)
+            if isinstance(operand, str):
+                return skip(node, operand)
+            weights.append(operand)
+        return Decision(
+            node.name or "",
+            node.op_type,
+            Form.ELEMENTWISE,
+            indexed(inputs),
+            outputs=(output.name or "",),
+            weights=tuple(weights),
+        )
+
+    def passes_native(self, node: ir.Node, ctx: PlanContext) -> bool:
+        """See :meth:`Handler.passes_native`: all activations exist quantized, gates of one value per channel aside."""
+        activations = [v for v in node.inputs if ctx.graph.constant(v) is None]
+        native = [v for v in activations if ctx.is_native(v)]
+        return bool(native) and all(ctx.is_native(v) or _is_gate(v, ctx) for v in activations)
+
+
+def _is_gate(value: ir.Value | None, ctx: PlanContext) -> bool:
+    """Whether a value has one element per channel (squeeze-and-excite): quantizing it costs next to nothing."""
+    dims = ctx.graph.static_dims(value)
+    return dims is not None and len(dims) > 2 and all(d == 1 for d in dims[2:])

@@ -1,0 +1,69 @@
+"""Operators that move codes without computing: the same scale and zero point hold on both sides."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from qtool.plan.ops.base import Handler, Phase, PlanContext, indexed, skip
+from qtool.plan.plan import Decision, Form, Skip
+
+
+class MoverHandler(Handler):
+    """Reshape and its kin, MaxPool, nearest Resize, constant Pad."""
+
+    op_types: ClassVar[tuple[str, ...]] = (
+        "MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Gather", "Expand",
+        "Tile", "DepthToSpace", "SpaceToDepth", "Resize", "ReduceMax", "Pad", "Identity",
+    )  # fmt: skip
+    phase: ClassVar[Phase] = Phase.FOLLOW
+
+    def plan(self, node: ir.Node, ctx: PlanContext) -> Decision | Skip:
+        """See :meth:`Handler.plan`."""
+        why_not = self._why_not(node, ctx)
+        if why_not is not None:
+            return skip(node, why_not, expected=True)
+        outputs = [o for o in node.outputs if o.name]
+        if not any(ctx.is_wanted(o) for o in outputs):
+            return skip(node, "no quantized operator reads its output", expected=True)
+        data = node.inputs[0]
+        if not ctx.is_native(data) and not all(ctx.all_readers_quantized(o) for o in outputs if o.uses()):
+            return skip(node, "float operators read its output too", expected=True)
+        return Decision(
+            node.name or "",
+            node.op_type,
+            Form.MOVER,
+            indexed([(0, data)]),
+            outputs=tuple(o.name or "" for o in outputs),
+        )
+
+    def passes_native(self, node: ir.Node, ctx: PlanContext) -> bool:
+        """See :meth:`Handler.passes_native`."""
+        return ctx.is_native(node.inputs[0]) and self._why_not(node, ctx) is None
+
+    def _why_not(self, node: ir.Node, ctx: PlanContext) -> str | None:
+        """Why the node cannot work on codes, or None."""
+        if not node.inputs or not ctx.activation(node.inputs[0]):
+            return "it moves integers or constants"
+        if node.op_type == "MaxPool" and len(node.outputs) > 1 and node.outputs[1].uses():
+            return "its indices are used"
+        if node.op_type == "Resize":
+            mode = node.attributes.get("mode")
+            if mode is not None and mode.as_string() != "nearest":
+                return "only nearest-neighbour Resize moves codes"
+        if node.op_type == "Pad":
+            return _pad_reason(node, ctx)
+        return None
+
+
+def _pad_reason(node: ir.Node, ctx: PlanContext) -> str | None:
+    mode = node.attributes.get("mode")
+    if mode is not None and mode.as_string() != "constant":
+        return None
+    if ctx.graph.opset < 11:
+        return "this opset's Pad takes float32 only"
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    if value is not None and ctx.graph.scalar(value) != 0.0:
+        return "it pads with something else than a constant 0"
+    return None

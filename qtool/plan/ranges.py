@@ -1,0 +1,134 @@
+"""From statistics to parameters: which tensors share them, which ranges are fixed by the operator (emission.md 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+
+import numpy as np
+import onnx_ir as ir
+
+from qtool.calibrate.methods import parse_method
+from qtool.calibrate.statistics import Statistics, TensorStatistics, merge
+from qtool.config import QuantConfig
+from qtool.dtypes import QDType
+from qtool.plan.plan import Decision, Form
+from qtool.qparams import QParams, activation_qparams
+
+
+def shared_groups(decisions: Iterable[Decision], tensors: Sequence[str]) -> list[list[str]]:
+    """Sets of tensors that must have equal parameters, in the order of ``tensors`` (union-find over the movers)."""
+    parent = {name: name for name in tensors}
+
+    def find(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    for decision in decisions:
+        if decision.form is Form.MOVER:
+            first, *rest = [*(t for _, t in decision.inputs), *decision.outputs]
+            for other in rest:
+                a, b = find(first), find(other)
+                parent[b] = a
+    groups: dict[str, list[str]] = {}
+    for name in tensors:
+        groups.setdefault(find(name), []).append(name)
+    return list(groups.values())
+
+
+def fixed_range(op_type: str, dtype: QDType, *, symmetric: bool) -> tuple[float, float] | None:
+    """The range of an operator's output that must not depend on data: a near-uniform Softmax must still reach 1.
+
+    The asymmetric step is a power of two, 1/2^bits of the range, so that 0 and the midpoint are exact.
+    """
+    steps = 2.0**dtype.bits
+    if op_type in ("Softmax", "Sigmoid", "HardSigmoid"):
+        return (0.0, 1.0) if symmetric else (0.0, (steps - 1.0) / steps)
+    if op_type == "Tanh":
+        return (-1.0, 1.0) if symmetric else (-1.0, (steps / 2.0 - 1.0) / (steps / 2.0))
+    return None
+
+
+def activation_parameters(
+    values: Mapping[str, ir.Value], decisions: Sequence[Decision], config: QuantConfig, dtype: QDType, seen: Statistics
+) -> dict[str, QParams]:
+    """Parameters of every quantized activation.
+
+    Args:
+        values: The quantized activations by name, in graph order.
+        decisions: All decisions.
+        config: Method and symmetry.
+        dtype: Element type of activations.
+        seen: Statistics of each of ``values``, each with at least one finite value.
+    """
+    method, parameter = parse_method(config.method)
+    symmetric = config.symmetric_activations
+    fixed = _fixed(values, decisions, dtype, symmetric=symmetric)
+    limits = _clamp_limits(values)
+    result: dict[str, QParams] = {}
+    for group in shared_groups(decisions, list(values)):
+        ranges = [fixed[name] for name in group if name in fixed]
+        measured: list[TensorStatistics] = [seen[name] for name in group if name not in fixed]
+        if measured:
+            merged = reduce(merge, measured)
+            ranges.append(method.range_of(merged, dtype, symmetric=symmetric, parameter=parameter))
+        low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
+        params = activation_qparams(low, high, dtype, symmetric=symmetric)
+        bounds = [limits[name] for name in group if name in limits]
+        if bounds and low >= 0.0 and not symmetric:
+            params = _below(params, min(bounds))
+        for name in group:
+            result[name] = params
+    return result
+
+
+def _fixed(
+    values: Mapping[str, ir.Value], decisions: Sequence[Decision], dtype: QDType, *, symmetric: bool
+) -> dict[str, tuple[float, float]]:
+    """Fixed ranges, carried on through movers."""
+    found: dict[str, tuple[float, float]] = {}
+    mover_of = {out: d for d in decisions if d.form is Form.MOVER for out in d.outputs}
+    for name, value in values.items():  # graph order: a mover's inputs come before its outputs
+        producer = value.producer()
+        mover = mover_of.get(name)
+        if mover is not None:
+            sources = [found.get(tensor) for _, tensor in mover.inputs]
+            known = [s for s in sources if s is not None]
+            if known and len(known) == len(sources):
+                found[name] = (min(s[0] for s in known), max(s[1] for s in known))
+        elif producer is not None:
+            own = fixed_range(producer.op_type, dtype, symmetric=symmetric)
+            if own is not None:
+                found[name] = own
+    return found
+
+
+def _clamp_limits(values: Mapping[str, ir.Value]) -> dict[str, float]:
+    """Upper bounds of tensors that a Clip with a constant bound writes."""
+    limits: dict[str, float] = {}
+    for name, value in values.items():
+        producer = value.producer()
+        if producer is None or producer.op_type != "Clip" or len(producer.inputs) < 3:
+            continue
+        bound = producer.inputs[2]
+        tensor = bound.const_value if bound is not None else None
+        if tensor is not None and tensor.size == 1:
+            limits[name] = float(tensor.numpy().reshape(-1)[0])
+    return limits
+
+
+def _below(params: QParams, limit: float) -> QParams:
+    """Lower the scale by single float steps until the largest code lies within a Clip's bound.
+
+    6/255 rounded to float32 times 255 may exceed 6; a runtime then keeps the Clip, and with it the whole layer, float.
+    Nothing is changed if the range reaches beyond the bound anyway.
+    """
+    steps = np.float32(params.dtype.qmax - params.dtype.qmin)
+    scale = np.float32(params.scale)
+    if float(scale) * float(steps) > limit * (1.0 + 1e-6):
+        return params
+    while np.float32(scale * steps) > np.float32(limit):
+        scale = np.nextafter(scale, np.float32(0.0))
+    return QParams(params.dtype, np.asarray(scale), params.zero_point, params.granularity)

@@ -1,0 +1,61 @@
+"""Parameters of constant operands, and the repair that keeps an int32 bias inside int32 (numerics.md 5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from qtool.dtypes import QDType
+from qtool.granularity import Granularity, PerAxis, PerTensor
+from qtool.plan.analysis import Graph
+from qtool.plan.plan import WeightPlan
+from qtool.qparams import QParams, activation_qparams, symmetric_qparams
+
+INT32_MAX = 2**31 - 1
+
+
+def weight_parameters(
+    plan: WeightPlan, value: ir.Value, graph: Graph, *, weights: QDType, activations: QDType, per_channel: bool
+) -> QParams:
+    """Scale and zero point of one constant operand.
+
+    Raises:
+        ModelError: If the operand holds a NaN or an infinity.
+    """
+    array = graph.weight(value)
+    if plan.as_activation:
+        return activation_qparams(float(array.min()), float(array.max()), activations)
+    granularity: Granularity = PerTensor()
+    axes: tuple[int, ...] = tuple(range(array.ndim))
+    if plan.axis is not None and per_channel:
+        granularity = PerAxis(plan.axis)
+        axes = tuple(i for i in axes if i != plan.axis)
+    return symmetric_qparams(array.min(axis=axes), array.max(axis=axes), weights, granularity=granularity)
+
+
+def repair_for_bias(
+    plan: WeightPlan, bias: np.ndarray[tuple[int, ...], np.dtype[np.float32]], input_scale: float
+) -> tuple[WeightPlan, int]:
+    """Raise the weight scales of channels whose bias would not fit int32.
+
+    The bias is stored as rint(b / (sx*sw[c])). Where that exceeds 2^31-1 the channel's own scale is raised by the ratio
+    that is missing; its weights are tiny beside its bias, so their lost resolution does not show.
+
+    Returns:
+        The plan, with new parameters where needed, and the number of channels that were repaired.
+    """
+    assert plan.params is not None, "Bug: no parameters to repair"
+    scale = plan.params.scale.astype(np.float64)
+    magnitude = np.abs(bias.astype(np.float64)).reshape(-1)
+    # one part in 10^6 of room: the product of two float32 scales is rounded once more when it is stored
+    needed = magnitude / (input_scale * (INT32_MAX - 1)) * (1.0 + 1e-6)
+    if scale.ndim == 0:
+        needed = np.asarray(needed.max(initial=0.0))
+    broken = needed > scale
+    if not broken.any():
+        return plan, 0
+    repaired = np.where(broken, needed, scale).astype(np.float32)
+    params = QParams(plan.params.dtype, repaired, plan.params.zero_point, plan.params.granularity)
+    return replace(plan, params=params), int(broken.sum())

@@ -1,0 +1,89 @@
+"""Replace the model's remarks on types and shapes of inner values by inferred ones.
+
+A ``value_info`` is a remark that nothing checks: exporters and rewriters leave entries of the wrong rank behind, and
+a planner that believes them picks the wrong axis. Scope: the top graph.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from qtool.prepare.graph_edits import PreparePass
+from qtool.prepare.light_proto import light_proto
+
+if TYPE_CHECKING:
+    import onnx
+
+
+class InferShapesPass(PreparePass):
+    """Drop types and shapes of inner values, then infer them anew.
+
+    Graph inputs and outputs keep what the model declares: that is its interface. The outputs of operators that have
+    no inference (custom domains) keep the model's remark, which is all that is known. Failure is not fatal: the
+    values then keep their element type and have no shape.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._failure: str | None = None
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """Only a failure is worth a line."""
+        return () if self._failure is None else (self._failure,)
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Infer on a copy without weights; always counts as modified."""
+        graph = model.graph
+        remarks: dict[str, ir.TypeProtocol | None] = {}
+        for node in graph:
+            if node.domain != "":
+                continue
+            for value in node.outputs:
+                if value.is_graph_output() or not value.name:
+                    continue
+                remarks[value.name] = value.type
+                value.type, value.shape = None, None
+        inferred = self._infer(model)
+        for node in graph:
+            for value in node.outputs:
+                if value.is_graph_output() or not value.name:
+                    continue
+                info = inferred.get(value.name)
+                if info is not None:
+                    value.type, value.shape = info
+                elif value.type is None:
+                    value.type = remarks.get(value.name)
+        return ir.passes.PassResult(model, modified=True)
+
+    def _infer(self, model: ir.Model) -> dict[str, tuple[ir.TypeProtocol | None, ir.Shape | None]]:
+        from onnx import shape_inference
+
+        proto, _ = light_proto(model)
+        try:
+            proto = shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
+        except Exception as error:  # the C++ code raises several unrelated types, and any of them only costs shapes
+            self._failure = f"shape inference failed ({str(error).splitlines()[0][:120]}); inner shapes are unknown"
+            return {}
+        result: dict[str, tuple[ir.TypeProtocol | None, ir.Shape | None]] = {}
+        for info in proto.graph.value_info:
+            if info.type.WhichOneof("value") == "tensor_type" and info.type.tensor_type.elem_type:
+                result[info.name] = (_type_of(info), _shape_of(info))
+        return result
+
+
+def _type_of(info: onnx.ValueInfoProto) -> ir.TypeProtocol:
+    return ir.TensorType(ir.DataType(info.type.tensor_type.elem_type))
+
+
+def _shape_of(info: onnx.ValueInfoProto) -> ir.Shape | None:
+    if not info.type.tensor_type.HasField("shape"):
+        return None
+    return ir.Shape(
+        [
+            dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or None)
+            for dim in info.type.tensor_type.shape.dim
+        ]
+    )

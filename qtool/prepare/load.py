@@ -1,0 +1,314 @@
+"""Read a model from a file or an object, and say in one line what is wrong with it if it cannot be read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from qtool.errors import ModelError
+
+if TYPE_CHECKING:
+    import onnx
+
+_CHUNK = 1 << 20
+_PROTOBUF_LIMIT = 2**31
+_LFS_POINTER = b"version https://git-lfs"
+
+# The field of TensorProto that holds one element per entry; packed types are left to the decoder.
+_TYPED_FIELDS = {
+    ir.DataType.FLOAT: "float_data",
+    ir.DataType.DOUBLE: "double_data",
+    ir.DataType.INT64: "int64_data",
+    ir.DataType.UINT64: "uint64_data",
+    ir.DataType.UINT32: "uint64_data",
+    ir.DataType.STRING: "string_data",
+    **dict.fromkeys(
+        (
+            *(ir.DataType.INT32, ir.DataType.INT16, ir.DataType.INT8, ir.DataType.UINT16, ir.DataType.UINT8),
+            *(ir.DataType.BOOL, ir.DataType.FLOAT16, ir.DataType.BFLOAT16),
+        ),
+        "int32_data",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """Where a model came from.
+
+    Attributes:
+        path: The file, absolute; None for a model given as an object.
+        sha256: Of the file's bytes followed by those of its external data files in order of first use; for an object,
+            of its deterministic serialization, followed likewise.
+        nbytes: The size of what was hashed.
+    """
+
+    path: Path | None
+    sha256: str
+    nbytes: int
+
+
+def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir.Model:
+    """The model as an ``ir.Model``; weights in external files stay there until they are read.
+
+    Args:
+        model: A path, a ``ModelProto`` or an ``ir.Model`` (returned as it is). Never changed.
+
+    Raises:
+        ModelError: If it is missing, not a model, damaged, or its external data is.
+    """
+    import onnx
+
+    if isinstance(model, ir.Model):
+        loaded, subject = model, "The model"
+    elif isinstance(model, onnx.ModelProto):
+        loaded, subject = _from_proto(model, "The model"), "The model"
+    elif isinstance(model, str | os.PathLike):
+        path = Path(model)
+        subject = f"'{path}'"
+        loaded = _read(path, subject)
+    else:
+        raise ModelError(
+            f"A model is a path, an onnx.ModelProto or an onnx_ir.Model; found {type(model).__name__}.",
+        )
+    _check_external_data(loaded, subject)
+    if not isinstance(model, ir.Model):
+        _check_tensor_sizes(loaded, subject)
+    _check_graph(loaded, subject)
+    if loaded is not model and not _is_sorted(loaded.graph):
+        loaded.graph.sort()
+    return loaded
+
+
+def describe_source(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, loaded: ir.Model | None = None
+) -> ModelSource:
+    """Hash and size of a model.
+
+    Args:
+        model: What was given to :func:`load_model`.
+        loaded: What it returned; read again if left out.
+
+    Raises:
+        ModelError: If a file cannot be read, or an object cannot be serialized.
+    """
+    import onnx
+
+    digest, nbytes, path = hashlib.sha256(), 0, None
+    if isinstance(model, ir.Model | onnx.ModelProto):
+        loaded = loaded if loaded is not None else load_model(model)
+        proto = model if isinstance(model, onnx.ModelProto) else ir.to_proto(model.clone())
+        try:
+            data = proto.SerializeToString(deterministic=True)
+        except Exception as error:  # protobuf's own error types moved between versions
+            raise ModelError("The model is larger than 2 GB in memory.", hint="Save it with external data.") from error
+        digest.update(data)
+        nbytes += len(data)
+    else:
+        path = Path(model).absolute()
+        loaded = loaded if loaded is not None else load_model(path)
+        nbytes += _hash_file(path, digest)
+    for data_path in _external_files(loaded):
+        nbytes += _hash_file(Path(data_path), digest)
+    return ModelSource(path, digest.hexdigest(), nbytes)
+
+
+def _hash_file(path: Path, digest: hashlib._Hash) -> int:
+    size = 0
+    try:
+        with path.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                digest.update(chunk)
+                size += len(chunk)
+    except OSError as error:
+        raise ModelError(f"'{path}' cannot be read: {error.strerror}.") from error
+    return size
+
+
+def _read(path: Path, subject: str) -> ir.Model:
+    if not path.exists():
+        raise ModelError(f"{subject} does not exist.")
+    if path.is_dir():
+        raise ModelError(f"{subject} is a folder; expected an ONNX file.")
+    try:
+        size = path.stat().st_size
+        if size == 0:
+            raise ModelError(f"{subject} is empty; expected an ONNX file.")
+        if size >= _PROTOBUF_LIMIT:
+            raise ModelError(
+                f"{subject} has {size} bytes; one protobuf file holds less than 2 GB.",
+                hint="Save the model with external data.",
+            )
+        with path.open("rb") as stream:
+            if stream.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                raise ModelError(f"{subject} is a Git LFS pointer, not the model itself.", hint="Run: git lfs pull")
+        import onnx
+
+        # Parsed here, not by onnx_ir.load: the file's name must not decide on a text format unasked, and the folder
+        # must be absolute, or the check that external data stays inside it is skipped.
+        proto = onnx.load_model(path, load_external_data=False)
+    except OSError as error:
+        raise ModelError(f"{subject} cannot be read: {error.strerror or error}.") from error
+    except ModelError:
+        raise
+    except Exception as error:  # protobuf's DecodeError, and ParseError, UnicodeDecodeError of its text formats
+        raise ModelError(
+            f"{subject} is not an ONNX model, or is truncated: it does not parse as protobuf.",
+            hint="Copy or download the file again, and compare its size.",
+        ) from error
+    model = _from_proto(proto, subject)
+    folder = path.absolute().parent  # not resolved: data files lie beside the link, not beside its target
+    for tensor in _external_tensors(model):
+        tensor.base_dir = folder
+    return model
+
+
+def _from_proto(proto: onnx.ModelProto, subject: str) -> ir.Model:
+    if not proto.ir_version or not proto.HasField("graph") or not proto.opset_import:
+        raise ModelError(
+            f"{subject} is not a complete ONNX model: ir_version, graph or opset_import is missing.",
+            hint="Copy or download the file again, and compare its size.",
+        )
+    if proto.graph.sparse_initializer:
+        raise ModelError(f"{subject} has sparse initializers, which qtool does not read.")
+    try:
+        return ir.from_proto(proto)
+    except Exception as error:  # onnx_ir wraps whatever it meets in its own SerdeError, with the whole proto as text
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        reason = (str(cause).splitlines() or [type(cause).__name__])[0].split(". ")[0][:200]
+        raise ModelError(f"{subject} is not a valid ONNX model: {reason}.") from error
+
+
+def _all_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
+    """Every tensor of the model: initializers and attributes, of all graphs and functions."""
+    for graph in (*model.graphs(), *(g for f in model.functions.values() for g in (f.graph, *f.subgraphs()))):
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
+        for node in graph:
+            for attribute in node.attributes.values():
+                if attribute.is_ref():
+                    continue
+                if attribute.type == ir.AttributeType.TENSOR:
+                    yield attribute.as_tensor()
+                elif attribute.type == ir.AttributeType.TENSORS:
+                    yield from attribute.as_tensors()
+
+
+def _external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
+    for tensor in _all_tensors(model):
+        if isinstance(tensor, ir.ExternalTensor):
+            yield tensor
+
+
+def _external_files(model: ir.Model) -> list[str]:
+    return list(dict.fromkeys(tensor.path for tensor in _external_tensors(model)))
+
+
+def _check_external_data(model: ir.Model, subject: str) -> None:
+    checked: dict[Path, int] = {}
+    for tensor in _external_tensors(model):
+        path = Path(tensor.path)
+        if path not in checked:
+            if not path.is_file():
+                raise ModelError(
+                    f"{subject} keeps weight '{tensor.name}' in '{tensor.location}', which is missing: "
+                    f"no file '{path}'.",
+                    hint="Put the data file beside the model, or pass the model's path instead of a ModelProto.",
+                )
+            checked[path] = path.stat().st_size
+            if checked[path]:
+                _check_readable(tensor, subject)
+        needed = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
+        if needed > checked[path] or (tensor.length or tensor.nbytes) < tensor.nbytes:
+            raise ModelError(
+                f"{subject} keeps weight '{tensor.name}' in '{path}', which is truncated: "
+                f"expected {needed} bytes or more, found {checked[path]}.",
+                hint="Copy or download the data file again.",
+            )
+
+
+def _check_readable(tensor: ir.ExternalTensor, subject: str) -> None:
+    """Let onnx_ir open one tensor of the file: it refuses paths and links that lead out of the model's folder."""
+    probe = ir.ExternalTensor(
+        tensor.location,
+        0,
+        1,
+        ir.DataType.UINT8,
+        shape=ir.Shape((1,)),
+        name="probe",
+        base_dir=tensor.base_dir,
+    )
+    try:
+        probe.tobytes()
+    except ValueError as error:
+        if "symlink" in str(error) or "hard link" in str(error):
+            raise ModelError(
+                f"{subject} keeps its weights in '{tensor.path}', a link that leads out of the model's folder.",
+                hint="Download caches do this: copy the model's folder with links resolved (cp -rL), use the copy.",
+            ) from error
+        raise ModelError(
+            f"{subject} keeps its weights outside its own folder: '{tensor.location}'.",
+            hint="Save the model again with its data file beside it.",
+        ) from error
+    except OSError as error:
+        raise ModelError(f"'{tensor.path}' cannot be read: {error.strerror}.") from error
+
+
+def _check_tensor_sizes(model: ir.Model, subject: str) -> None:
+    """The data of a tensor must have the length that its type and shape ask for."""
+    from onnx_ir.serde import TensorProtoTensor
+
+    for tensor in _all_tensors(model):
+        if not isinstance(tensor, TensorProtoTensor):
+            continue
+        if tensor.raw.HasField("raw_data"):
+            found, expected, unit = len(tensor.raw.raw_data), tensor.nbytes, "bytes"
+        elif tensor.dtype in _TYPED_FIELDS:
+            found, expected, unit = len(getattr(tensor.raw, _TYPED_FIELDS[tensor.dtype])), tensor.size, "elements"
+        else:
+            continue
+        if found != expected:
+            raise ModelError(
+                f"{subject} is damaged: weight '{tensor.name}' has {found} {unit}, expected {expected}.",
+                hint="Copy or download the file again.",
+            )
+
+
+def _check_graph(model: ir.Model, subject: str) -> None:
+    """Every value that is read must come from somewhere, and there must be an output."""
+    graph = model.graph
+    if not graph.outputs:
+        raise ModelError(f"{subject} has no graph output.")
+    for scope in model.graphs():
+        for node in scope:
+            for value in node.inputs:
+                if value is not None and _is_dangling(value):
+                    raise ModelError(
+                        f"{subject} is not valid: node '{node.name}' ({node.op_type}) reads '{value.name}', "
+                        "which nothing produces."
+                    )
+    for value in graph.outputs:
+        if _is_dangling(value):
+            raise ModelError(f"{subject} is not valid: nothing produces its output '{value.name}'.")
+
+
+def _is_dangling(value: ir.Value) -> bool:
+    return value.producer() is None and not value.is_graph_input() and not value.is_initializer()
+
+
+def _is_sorted(graph: ir.Graph) -> bool:
+    seen: set[ir.Node] = set()
+    for node in graph:
+        if any(producer.graph is graph and producer not in seen for producer in node.predecessors()):
+            return False
+        seen.add(node)
+    return True

@@ -1,0 +1,114 @@
+"""Bring a model into the form that the later stages read, by exact float graph surgery.
+
+The order matters: names before anything records them, functions before the converter (which drops them), constants
+before the folds, dead branches before anything looks at a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from qtool.errors import ModelError
+from qtool.prepare.eliminate_identity import EliminateIdentityPass
+from qtool.prepare.fold_batch_norm import FoldBatchNormPass
+from qtool.prepare.fold_constants import FoldConstantsPass
+from qtool.prepare.fold_conv_affine import FoldConvAddPass, FoldConvMulPass
+from qtool.prepare.fold_pad import FoldPadPass
+from qtool.prepare.graph_edits import PreparePass, bodies
+from qtool.prepare.hide_initializer_inputs import HideInitializerInputsPass
+from qtool.prepare.infer_shapes import InferShapesPass
+from qtool.prepare.inline_functions import InlineFunctionsPass
+from qtool.prepare.lift_constants import LiftConstantsPass
+from qtool.prepare.merge_opset_imports import MergeOpsetImportsPass
+from qtool.prepare.name_nodes import NameNodesPass
+from qtool.prepare.normalize_gemm import NormalizeGemmPass
+from qtool.prepare.raise_opset import RaiseOpsetPass
+from qtool.prepare.remove_dead_nodes import RemoveDeadNodesPass
+
+
+@dataclass(frozen=True)
+class SourceNode:
+    """A node of the user's model, before any rewrite.
+
+    Attributes:
+        name: Its name; unnamed nodes have the name that ``qtool inspect`` shows.
+        op_type: The operator.
+        domain: "" for ``ai.onnx``.
+        scope: "" for the top graph, else the way to the body: ``if_1/then_branch``.
+    """
+
+    name: str
+    op_type: str
+    domain: str
+    scope: str
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A prepared model.
+
+    Attributes:
+        model: A new model; it shares weights with the one it was made from. A node that stands for more than itself
+            says so in ``metadata_props["qtool.origin"]``, a JSON list of the user's node names.
+        source_nodes: The user's nodes in graph order, each followed by the nodes of its bodies.
+        actions: What was done, in human lines.
+    """
+
+    model: ir.Model
+    source_nodes: tuple[SourceNode, ...]
+    actions: tuple[str, ...]
+
+
+def prepare(model: ir.Model, *, min_opset: int, min_ir: int) -> Prepared:
+    """Normalize a copy of the model.
+
+    Args:
+        model: Not changed.
+        min_opset: The lowest ``ai.onnx`` opset of the result; a higher one is kept.
+        min_ir: The lowest IR version of the result; a higher one is kept.
+
+    Raises:
+        ModelError: If the model cannot be copied or raised to ``min_opset``.
+    """
+    try:
+        copy = model.clone()
+    except RuntimeError as error:
+        reason = str(error.__cause__ or error).splitlines()[0]
+        raise ModelError(f"The model's graph cannot be walked in order: {reason[:200]}") from error
+    for node in copy.graph:
+        for value in node.outputs:
+            value.const_value = None  # another tool's remark; renaming the value would rename the caller's tensor
+    naming = NameNodesPass()
+    naming(copy)
+    source_nodes = tuple(_walk(copy.graph, ""))
+    passes: list[PreparePass] = [naming]
+
+    def run(*steps: PreparePass) -> bool:
+        """Run steps in order; whether any of them changed the model."""
+        for step in steps:
+            if step not in passes:
+                passes.append(step)
+        modified = [step(copy).modified for step in steps]  # a list: every step runs
+        return any(modified)
+
+    lift, dead = LiftConstantsPass(), RemoveDeadNodesPass()
+    run(MergeOpsetImportsPass(), InlineFunctionsPass(), HideInitializerInputsPass(), lift)
+    run(InferShapesPass(), RaiseOpsetPass(min_opset=min_opset, min_ir=min_ir), lift)
+    run(dead, EliminateIdentityPass(), FoldConstantsPass(), dead, InferShapesPass())
+    folds = (FoldBatchNormPass(), FoldConvMulPass(), FoldConvAddPass())
+    while run(*folds):
+        pass
+    run(FoldPadPass(), NormalizeGemmPass(), dead, InferShapesPass())
+    actions = dict.fromkeys(line for step in passes for line in step.actions)
+    return Prepared(copy, source_nodes, tuple(actions))
+
+
+def _walk(graph: ir.Graph, scope: str) -> Iterator[SourceNode]:
+    for number, node in enumerate(graph):
+        name = node.name or f"node_{node.op_type}_{number}"
+        yield SourceNode(name, node.op_type, node.domain, scope)
+        for label, body in bodies(node):
+            yield from _walk(body, f"{scope}/{name}/{label}" if scope else f"{name}/{label}")

@@ -1,0 +1,247 @@
+"""Verify a quantized model and put it in place: check, load, run, compare, rename.
+
+Everything happens in a temporary folder beside the destination; the destination changes in the last step or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qtool.errors import ConfigError, QtoolError, VerificationError
+from qtool.runtime import Session, create_session
+from qtool.signal import db, signal_and_noise, sqnr_db
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+
+Feeds = Mapping[str, npt.NDArray[Any]]
+
+# protobuf's limit is 2 GiB; leave room for the graph itself
+_INLINE_LIMIT = 1_900_000_000
+# agreement of an optimized and an unoptimized run below which the difference is more than a code here and there
+_MISCOMPILE_DB = 20.0
+
+
+@dataclass(frozen=True)
+class Published:
+    """A model that was verified and is in place.
+
+    Attributes:
+        path: Where it is; None if it was only wanted in memory.
+        nbytes: Bytes on disk, external data included.
+        sqnr_db: Output name -> dB against the float model on the samples that were run.
+        samples: How many those were.
+        notes: What a user should know.
+    """
+
+    path: Path | None
+    nbytes: int
+    sqnr_db: dict[str, float]
+    samples: int
+    notes: tuple[str, ...] = ()
+
+
+def check_destination(output: Path, source: Path | None, *, force: bool) -> None:
+    """Refuse a destination before any work is done.
+
+    Raises:
+        ConfigError: If it is the source model, exists (without ``force``), or its folder is missing or not writable.
+    """
+    folder = output.parent
+    if output.is_dir():
+        raise ConfigError(f"Output '{output}' is a directory; expected a file name.")
+    if not folder.is_dir():
+        raise ConfigError(f"Output folder '{folder}' does not exist.", hint="Create it, or choose another with -o.")
+    if source is not None and output.exists() and source.exists() and output.samefile(source):
+        raise ConfigError(
+            f"Output '{output}' is the input model itself; expected another file.", hint="Choose another with -o."
+        )
+    if output.exists() and not force:
+        raise ConfigError(
+            f"Output '{output}' exists already.", hint="Overwrite it with --force, or choose another with -o."
+        )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"Output folder '{folder}' is not writable.", hint="Choose another with -o.")
+
+
+@contextmanager
+def staging(output: Path | None) -> Iterator[Path]:
+    """A temporary folder on the destination's file system, gone afterwards whatever happens.
+
+    Raises:
+        ConfigError: If it cannot be made.
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".qtool-", dir=None if output is None else output.parent))
+    except OSError as error:
+        where = tempfile.gettempdir() if output is None else output.parent
+        raise ConfigError(f"Output folder '{where}' is not writable: {error.strerror}.") from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def publish(
+    model: ir.Model,
+    float_model: str | Path | onnx.ModelProto,
+    feeds: Iterable[tuple[int, Feeds]],
+    output: Path | None,
+    *,
+    provenance: Mapping[str, Any],
+    external_data: bool = False,
+    num_threads: int | None = None,
+    base_dir: str | Path | None = None,
+) -> tuple[Published, onnx.ModelProto | None]:
+    """Write, verify and move into place.
+
+    Args:
+        model: The quantized model; its lazy weights are produced while it is saved.
+        float_model: What it is compared with.
+        feeds: (number of samples, inputs) to run both on; the first is also run without optimizations.
+        output: Destination; None keeps the result in memory.
+        provenance: Recorded in the model's metadata under ``qtool.<key>``.
+        external_data: Store weights in ``<output>.data`` beside the model, as the source did.
+        num_threads: Threads of the runtime.
+        base_dir: Folder of the float model's external data, if it is a proto.
+
+    Returns:
+        What was published, and the model as a proto if ``output`` is None.
+
+    Raises:
+        VerificationError: If the model does not check, load, run or keep its interface. Nothing is put in place.
+    """
+    import onnx
+
+    for key, value in provenance.items():
+        model.metadata_props[f"qtool.{key}"] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    with staging(output) as folder:
+        path = folder / (output.name if output is not None else "model.onnx")
+        data = _save(model, path, external=external_data)
+        _check(path)
+        sqnr, samples, notes = _compare(path, float_model, feeds, num_threads=num_threads, base_dir=base_dir)
+        nbytes = path.stat().st_size + (data.stat().st_size if data is not None else 0)
+        if output is None:
+            return Published(None, nbytes, sqnr, samples, notes), onnx.load(path)
+        try:
+            if data is not None:
+                data.replace(output.parent / data.name)
+            path.replace(output)
+        except OSError as error:
+            raise ConfigError(f"Output '{output}' cannot be written: {error.strerror}.") from error
+    return Published(output, nbytes, sqnr, samples, notes), None
+
+
+def _save(model: ir.Model, path: Path, *, external: bool) -> Path | None:
+    """Save; returns the external data file if there is one."""
+    import onnx_ir as ir
+
+    weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
+    try:
+        if not external and weights < _INLINE_LIMIT:
+            ir.save(model, path)
+            return None
+        data = path.with_name(path.name + ".data")
+        ir.save(model, path, external_data=data.name)
+    except OSError as error:
+        raise ConfigError(f"Output '{path.name}' cannot be written: {error.strerror or error}.") from error
+    return data if data.exists() else None
+
+
+def _check(path: Path) -> None:
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(path), full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise VerificationError(f"The quantized model is not valid ONNX: {_first_line(error)}") from error
+
+
+def _compare(
+    path: Path,
+    float_model: str | Path | onnx.ModelProto,
+    feeds: Iterable[tuple[int, Feeds]],
+    *,
+    num_threads: int | None,
+    base_dir: str | Path | None,
+) -> tuple[dict[str, float], int, tuple[str, ...]]:
+    try:
+        plain = create_session(path, optimize=False, num_threads=num_threads)
+        fast = create_session(path, optimize=True, num_threads=num_threads)
+        reference = create_session(float_model, num_threads=num_threads, base_dir=base_dir)
+        _same_interface(reference, fast)
+        sums: dict[str, tuple[float, float]] = {}
+        notes: list[str] = []
+        samples = 0
+        for count, batch in feeds:
+            expected, got = reference.run(batch), fast.run(batch)
+            if samples == 0:
+                notes += _compile_notes(plain.run(batch), got)
+            samples += count
+            for name, y in expected.items():
+                if not isinstance(y, np.ndarray) or y.dtype.kind not in "fV":
+                    continue  # sequences, strings and integers have no decibels
+                signal, noise = _judge(name, y, got[name])
+                before = sums.get(name, (0.0, 0.0))
+                sums[name] = (before[0] + signal, before[1] + noise)
+    except VerificationError:
+        raise
+    except QtoolError as error:
+        raise VerificationError(f"The quantized model does not run: {error.message}", hint=error.hint) from error
+    return {name: db(*pair) for name, pair in sums.items()}, samples, tuple(notes)
+
+
+def _judge(name: str, expected: npt.NDArray[Any], got: npt.NDArray[Any]) -> tuple[float, float]:
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        raise VerificationError(
+            f"Output '{name}' of the quantized model is {got.dtype}{list(got.shape)}; the float model's is "
+            f"{expected.dtype}{list(expected.shape)}."
+        )
+    broken = ~np.isfinite(got.astype(np.float64)) & np.isfinite(expected.astype(np.float64))
+    if broken.any():
+        raise VerificationError(
+            f"Output '{name}' of the quantized model has {int(broken.sum())} NaN or infinite values where the float "
+            "model has none."
+        )
+    return signal_and_noise(expected, got)
+
+
+def _compile_notes(plain: Mapping[str, npt.NDArray[Any]], fast: Mapping[str, npt.NDArray[Any]]) -> Iterator[str]:
+    for name, y in plain.items():
+        if isinstance(y, np.ndarray) and y.dtype.kind == "f":
+            agreement = sqnr_db(y, fast[name])
+            if agreement < _MISCOMPILE_DB:
+                yield (
+                    f"output '{name}' differs between an optimized and an unoptimized run of onnxruntime "
+                    f"({agreement:.1f} dB): more than the usual code here and there"
+                )
+
+
+def _same_interface(reference: Session, candidate: Session) -> None:
+    for kind in ("inputs", "outputs"):
+        old = [(i.name, i.dtype) for i in getattr(reference, kind)]
+        new = [(i.name, i.dtype) for i in getattr(candidate, kind)]
+        if old != new:
+            raise VerificationError(f"The quantized model's {kind} are {new}; the float model's are {old}.")
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]
+
+
+def source_records(sources: Sequence[Any]) -> list[dict[str, Any]]:
+    """JSON-ready provenance of sample files: name without folder, and SHA-256."""
+    return [source.to_dict() for source in sources]

@@ -1,0 +1,94 @@
+"""``qtool eval``: table and JSON as data, gates as exit code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.fakes import report, strict_json
+
+DATA = ("--data", "e.npz")
+
+
+def test_what_reaches_the_api(api, qtool_command):
+    fake = api()
+    args = ["--data", "a.npz", "--data", "b.npz", "--labels", "labels", "--no-latency", "--threads", "2"]
+    assert qtool_command("eval", "m.onnx", "q.onnx", *args, "--metric", "sqnr").code == 0
+    ((_, positional, passed),) = fake.calls
+    assert positional == (Path("m.onnx"), Path("q.onnx"), [Path("a.npz"), Path("b.npz")])
+    expected = {"labels": "labels", "metrics": ["sqnr"], "latency": False, "num_threads": 2, "progress": None}
+    assert passed == expected
+
+
+def test_a_gate_adds_its_metric(api, qtool_command):
+    fake = api()
+    qtool_command("eval", "m", "q", *DATA, "--metric", "sqnr", "--fail-over", "max_abs=1", "--fail-under", "sqnr=1")
+    assert fake.calls[0][2]["metrics"] == ["sqnr", "max_abs"]
+    qtool_command("eval", "m", "q", *DATA, "--fail-over", "max_abs=1")
+    assert fake.calls[1][2]["metrics"] is None
+
+
+def test_the_table_is_data_and_notes_are_talk(api, qtool_command):
+    api()
+    ended = qtool_command("eval", "m", "q", *DATA)
+    assert ended.code == 0
+    assert "31.50" in ended.out
+    assert "smaller" in ended.out
+    assert ended.err == "note: extra key 'labels' ignored\n"
+
+
+def test_quiet_keeps_the_table(api, qtool_command):
+    api()
+    ended = qtool_command("eval", "m", "q", *DATA, "-q")
+    assert "31.50" in ended.out
+    assert ended.err == ""
+
+
+def test_json(api, qtool_command, tmp_path):
+    api()
+    assert strict_json(qtool_command("eval", "m", "q", *DATA, "--json", "-").out)["samples"] == 10
+    ended = qtool_command("eval", "m", "q", *DATA, "--json", str(tmp_path / "r.json"))
+    assert "31.50" in ended.out
+    assert strict_json((tmp_path / "r.json").read_text())["samples"] == 10
+
+
+def test_a_gate_that_holds(api, qtool_command):
+    api()
+    assert qtool_command("eval", "m", "q", *DATA, "--fail-under", "sqnr=30", "--fail-over", "max_abs=0.25").code == 0
+
+
+def test_failed_gates_have_a_line_each(api, qtool_command):
+    api()
+    args = ["--fail-under", "sqnr=40", "--fail-over", "max_abs=0.1"]
+    ended = qtool_command("eval", "m", "q", *DATA, *args, "-q")
+    assert ended.code == 1
+    assert [line.partition(" ")[0] for line in ended.errors] == ["error:", "error:"]
+    assert "sqnr" in ended.errors[0]
+    assert "max_abs" in ended.errors[1]
+    assert "31.50" in ended.out  # the report is there all the same
+
+
+def test_what_always_fails_needs_no_gate(api, qtool_command):
+    api(evaluate=report(failures=("Output 'y' holds 3 NaN.",)))
+    ended = qtool_command("eval", "m", "q", *DATA)
+    assert ended.code == 1
+    assert ended.errors == ["error: Output 'y' holds 3 NaN."]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        [],
+        [*DATA, "--fail-under", "sqnr"],
+        [*DATA, "--fail-under", "banana=1"],
+        [*DATA, "--fail-under", "top1=0.9"],
+        [*DATA, "--no-latency", "--fail-under", "latency_ratio=1"],
+    ],
+)
+def test_mistakes_are_found_before_the_work(api, qtool_command, args):
+    fake = api()
+    ended = qtool_command("eval", "m", "q", *args)
+    assert ended.code == 2
+    assert len(ended.errors) == 1
+    assert fake.calls == []

@@ -1,0 +1,187 @@
+"""``qtool quantize``: what reaches the api, what stdout and stderr get, and how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qtool.errors import ConfigError, DataError, ModelError, NothingToQuantizeError
+from tests.cli.fakes import Result, strict_json
+
+NEXT = "qtool eval 'my model.onnx' m.int8.onnx --data EVAL.npz"
+NOT_GIVEN = {
+    "output": None,
+    "format": None,
+    "activations": None,
+    "weights": None,
+    "per_channel": None,
+    "symmetric_activations": None,
+    "method": None,
+    "include": None,
+    "exclude": None,
+    "dedicated_qdq": None,
+    "allow_empty": None,
+    "config": None,
+    "random_calib": None,
+    "force": False,
+    "dry_run": False,
+    "num_threads": None,
+    "progress": None,
+}
+
+
+def test_what_is_not_given_is_none(api, qtool_command):
+    fake = api()
+    qtool_command("quantize", "m.onnx")
+    assert fake.calls == [("quantize", (Path("m.onnx"), None), NOT_GIVEN)]
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["-o", "q.onnx"], {"output": Path("q.onnx")}),
+        (["--output", "q.onnx"], {"output": Path("q.onnx")}),
+        (["--format", "qdq"], {"format": "qdq"}),
+        (["--activations", "int8"], {"activations": "int8"}),
+        (["--weights", "uint8"], {"weights": "uint8"}),
+        (["--per-channel"], {"per_channel": True}),
+        (["--per-tensor"], {"per_channel": False}),
+        (["--symmetric"], {"symmetric_activations": True}),
+        (["--asymmetric"], {"symmetric_activations": False}),
+        (["--method", "percentile:99.9"], {"method": "percentile:99.9"}),
+        (["--include", "a", "--include", "op:Conv"], {"include": ["a", "op:Conv"]}),
+        (["--exclude", "/head/*"], {"exclude": ["/head/*"]}),
+        (["--config", "c.toml"], {"config": Path("c.toml")}),
+        (["--random-calib", "4"], {"random_calib": 4}),
+        (["--dedicated-qdq"], {"dedicated_qdq": True}),
+        (["--allow-empty"], {"allow_empty": True}),
+        (["--force"], {"force": True}),
+        (["--dry-run"], {"dry_run": True}),
+        (["--threads", "2"], {"num_threads": 2}),
+    ],
+)
+def test_every_option_reaches_the_api(api, qtool_command, args, expected):
+    fake = api()
+    assert qtool_command("quantize", "m.onnx", *args).code == 0
+    ((_, _, passed),) = fake.calls
+    assert passed == NOT_GIVEN | expected
+
+
+def test_several_data_files(api, qtool_command):
+    fake = api()
+    qtool_command("quantize", "m.onnx", "--calib", "a.npz", "--calib", "b.npz")
+    assert fake.calls[0][1] == (Path("m.onnx"), [Path("a.npz"), Path("b.npz")])
+
+
+def test_stdout_is_the_path_and_stderr_the_summary(api, qtool_command):
+    api()
+    ended = qtool_command("quantize", "my model.onnx")
+    assert ended.code == 0
+    assert ended.out == "m.int8.onnx\n"
+    assert ended.err.splitlines() == [
+        "2 of 8 nodes quantized",
+        "",
+        "operator  quantized  of",
+        "Shape             0   5",
+        "Conv              1   2",
+        "",
+        "Left in float: 6 nodes",
+        "     1  its weight is not constant: odd (Conv)",
+        "     5  computes no floats: shape0 (Shape), shape1 (Shape), shape2 (Shape) and 2 more",
+        "        (-v lists all)",
+        "",
+        "Size      26.5 kB -> 9.1 kB (2.91x smaller)",
+        "SQNR      38.2 dB at output y, on the calibration samples",
+        "Time      1.50 s (prepare 0.50, calibrate 1.00)",
+        "Memory    180.0 MB at the peak",
+        "note: extra key 'labels' ignored",
+        f"hint: Measure it on samples that it was not calibrated on: {NEXT}",
+    ]
+
+
+def test_verbose_lists_every_skip(api, qtool_command):
+    api()
+    ended = qtool_command("quantize", "m.onnx", "-v")
+    assert "shape4 (Shape)" in ended.err
+    assert "more" not in ended.err
+
+
+def test_quiet_leaves_the_path_only(api, qtool_command):
+    api()
+    assert qtool_command("quantize", "m.onnx", "-q") == (0, "m.int8.onnx\n", "")
+
+
+def test_json_on_stdout_is_all_of_stdout(api, qtool_command):
+    api()
+    ended = qtool_command("quantize", "m.onnx", "--json", "-")
+    assert strict_json(ended.out) == {"model_path": "m.int8.onnx", "quantized": 2}
+    assert "2 of 8 nodes quantized" in ended.err
+
+
+def test_json_in_a_file(api, qtool_command, tmp_path):
+    api()
+    target = tmp_path / "r.json"
+    ended = qtool_command("quantize", "m.onnx", "--json", str(target))
+    assert ended.out == "m.int8.onnx\n"
+    assert strict_json(target.read_text()) == {"model_path": "m.int8.onnx", "quantized": 2}
+
+
+def test_json_never_holds_nan(api, qtool_command):
+    class Bad(Result):
+        def to_dict(self):
+            return {"sqnr": float("nan")}
+
+    api(quantize=Bad())
+    ended = qtool_command("quantize", "m.onnx", "--json", "-")
+    assert (ended.code, ended.out) == (70, "")
+
+
+@pytest.mark.parametrize(("name", "said"), [("gone/r.json", "there is no folder"), (".", "is a folder")])
+def test_a_json_file_that_cannot_be_written_is_refused_before_the_work(api, qtool_command, tmp_path, name, said):
+    fake = api()
+    ended = qtool_command("quantize", "m.onnx", "--json", str(tmp_path / name))
+    assert ended.code == 2
+    assert said in ended.errors[0]
+    assert fake.calls == []
+
+
+def test_dry_run_shows_the_plan(api, qtool_command):
+    api(quantize=Result(model_path=None))
+    ended = qtool_command("quantize", "m.onnx", "--dry-run")
+    assert ended.code == 0
+    assert ended.out.splitlines()[:2] == [
+        "node    operator  becomes   remark",
+        "conv1   Conv      operator  with relu1",
+    ]
+    assert "odd     Conv      float     its weight is not constant" in ended.out
+    assert "2 of 8 nodes would be quantized; nothing was written." in ended.err
+
+
+def test_dry_run_as_json(api, qtool_command):
+    api(quantize=Result(model_path=None))
+    ended = qtool_command("quantize", "m.onnx", "--dry-run", "--json", "-")
+    assert strict_json(ended.out)["quantized"] == 2
+
+
+@pytest.mark.parametrize("error", [ConfigError, ModelError, DataError])
+def test_a_users_mistake_is_one_line_and_a_hint(api, qtool_command, error):
+    api(quantize=error("Model 'm.onnx' does not exist.", hint="Check the path."))
+    ended = qtool_command("quantize", "m.onnx")
+    assert ended == (2, "", "error: Model 'm.onnx' does not exist.\nhint: Check the path.\n")
+
+
+def test_a_message_of_several_lines_becomes_one(api, qtool_command):
+    api(quantize=ModelError("first\n  second"))
+    assert qtool_command("quantize", "m.onnx").err == "error: first second\n"
+
+
+def test_nothing_to_quantize(api, qtool_command):
+    api(quantize=NothingToQuantizeError("0 of 7 nodes were quantized: nothing to do."))
+    ended = qtool_command("quantize", "m.onnx", "-q")
+    assert ended == (1, "", "error: 0 of 7 nodes were quantized: nothing to do.\n")
+
+
+def test_the_results_exit_code_counts(api, qtool_command):
+    api(quantize=Result(exit_code=1))
+    assert qtool_command("quantize", "m.onnx").code == 1

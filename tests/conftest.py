@@ -1,0 +1,40 @@
+"""Fixtures that every part of the test suite shares."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DEFAULT_ZOO = ROOT.parent / "shared" / "zoo"
+
+
+def zoo_folder() -> Path:
+    """The folder of real models: QTOOL_ZOO, or ../shared/zoo beside the repository."""
+    return Path(os.environ.get("QTOOL_ZOO") or DEFAULT_ZOO)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip zoo tests where there is no zoo; QTOOL_REQUIRE_ZOO=1 makes its absence an error instead (CI sets it)."""
+    if (zoo_folder() / "mnist_cnn.onnx").is_file():
+        return
+    reason = f"no model zoo at {zoo_folder()} (set QTOOL_ZOO)"
+    wanted = [item for item in items if item.get_closest_marker("zoo")]
+    if wanted and os.environ.get("QTOOL_REQUIRE_ZOO", "") not in ("", "0"):
+        raise pytest.UsageError(f"QTOOL_REQUIRE_ZOO is set, and there is {reason}: {len(wanted)} tests need it")
+    for item in wanted:
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def zoo() -> Path:
+    """The folder of real models; use it in tests that are marked ``zoo``."""
+    return zoo_folder()
+
+
+@pytest.fixture(scope="session")
+def examples() -> Path:
+    """The models and samples that come with qtool."""
+    return ROOT / "examples"

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qtool.evaluate.latency import MAX_INNER, MAX_ROUNDS, MIN_ROUNDS, ROUND_SECONDS, Timing, measure
+
+
+class Machine:
+    """A clock that only models move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.log: list[str] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def model(self, name: str, seconds: Callable[[int], float]) -> Callable[[], None]:
+        def run() -> None:
+            self.now += seconds(self.log.count(name))
+            self.log.append(name)
+
+        return run
+
+
+def test_slow_models_run_three_rounds_in_turned_order() -> None:
+    machine = Machine()
+    times = {"a": [9.0, 1.0, 1.0, 5.0, 2.0], "b": [9.0, 1.0, 4.0, 3.0, 8.0]}
+    runs = [machine.model(name, lambda i, t=t: t[i]) for name, t in times.items()]  # type: ignore[misc]
+    assert measure(*runs, budget=0.0, clock=machine.clock) == Timing(2.0, 4.0, 3, 3)
+    # warm-up, estimate, then a b / b a / a b
+    assert "".join(machine.log) == "ab" + "ab" + "ab" + "ba" + "ab"
+
+
+def test_quick_models_repeat_inside_a_round_after_an_untimed_run() -> None:
+    machine = Machine()
+    first, second = machine.model("a", lambda _: 0.25e-2), machine.model("b", lambda _: 0.5e-2)
+    timing = measure(first, second, budget=0.0, clock=machine.clock)
+    inner = int(ROUND_SECONDS / 0.5e-2)
+    assert (timing.rounds, timing.runs) == (MIN_ROUNDS, MIN_ROUNDS * inner)
+    assert abs(timing.first - 0.25e-2) < 1e-12
+    assert abs(timing.second - 0.5e-2) < 1e-12
+    assert machine.log.count("a") == 2 + MIN_ROUNDS * (inner + 1)
+
+
+def test_the_budget_ends_the_rounds() -> None:
+    machine = Machine()
+    run = machine.model("a", lambda _: 1.0)
+    assert measure(run, run, budget=7.0, clock=machine.clock).rounds == 4
+    assert measure(run, run, budget=1e9, clock=machine.clock).rounds == MAX_ROUNDS
+
+
+def test_a_model_below_the_clock_resolution() -> None:
+    machine = Machine()
+    run = machine.model("a", lambda _: 0.0)
+    assert measure(run, run, budget=1.0, clock=machine.clock) == Timing(0.0, 0.0, MAX_ROUNDS, MAX_ROUNDS * MAX_INNER)
