@@ -261,7 +261,7 @@ cdef Layout _layout(tuple numbers):
 
 
 cdef Py_ssize_t _run(const Layout* at, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t* scale, bint* step) noexcept nogil:
-    """Length of the run of elements that begins at `start`, the index of its scale, and whether that one moves along."""
+    """Length of the run of elements that begins at `start`, the index of its scale, and whether the index moves."""
     cdef Py_ssize_t row = start // at.cols
     cdef Py_ssize_t column = start - row * at.cols
     cdef Py_ssize_t length = _smaller(_smaller(at.cols - column, stop - start), TILE)
@@ -385,8 +385,8 @@ cdef void _quantize_task(
 
 
 def quantize_integer(
-    const uint8_t[::1] x, int source, int precision, const float[::1] scale, const int32_t[::1] zero_point, tuple layout,
-    int qmin, int qmax, int bits, code_t[::1] y, int n_threads,
+    const uint8_t[::1] x, int source, int precision, const float[::1] scale, const int32_t[::1] zero_point,
+    tuple layout, int qmin, int qmax, int bits, code_t[::1] y, int n_threads,
 ):
     """y[i] = saturate(rint(x[i] / s) + z), as the low `bits` bits of each y.
 
@@ -443,9 +443,9 @@ cdef void _quantize_float_task(
                 quotient[i] = quotient[i] + z[k + (i if step else 0)]
             _round_precision(quotient, precision, n)
         for i in range(n):                       # a NaN has the sign of x, whatever the processor gives to 0/0
-            u = _bits(quotient[i])
-            if (u & 0x7FFFFFFF) > 0x7F800000:
-                quotient[i] = _float((u & 0x7FFFFFFF) | ((_bits(tile[i]) >> 31) << 31))
+            u = _bits(quotient[i]) & 0x7FFFFFFF
+            u = u | ((_bits(tile[i] if u > 0x7F800000 else quotient[i]) >> 31) << 31)
+            quotient[i] = _float(u)
         _encode(quotient, form, overflow, n, y + start)
         start += n
 
@@ -560,7 +560,8 @@ cdef inline uint16_t _to_half(float f) noexcept nogil:
     cdef uint32_t u = _bits(_round_half(f))                   # now every case is exact
     cdef uint32_t magnitude = u & 0x7FFFFFFF
     cdef uint32_t normal = (magnitude - 0x38000000) >> 13
-    cdef uint32_t subnormal = <uint32_t><int32_t>(_float(magnitude if magnitude < 0x38800000 else 0) * <float>16777216.0)
+    cdef float small = _float(magnitude if magnitude < 0x38800000 else 0)
+    cdef uint32_t subnormal = <uint32_t><int32_t>(small * <float>16777216.0)
     cdef uint32_t h = normal if magnitude >= 0x38800000 else subnormal
     h = 0x7C00 if magnitude == 0x7F800000 else h
     h = 0x7E00 if magnitude > 0x7F800000 else h
@@ -714,7 +715,7 @@ def min_max(
     const uint8_t[::1] x, int source, Py_ssize_t size, int64_t[:, ::1] counts, float[::1] low, float[::1] high,
     int n_threads,
 ):
-    """Per task: NaN, +Inf, -Inf and zero counts, and the least and greatest finite value (+Inf, -Inf if there is none)."""
+    """Per task: NaN, +Inf, -Inf and zero counts, least and greatest finite value (+Inf and -Inf if there is none)."""
     cdef Py_ssize_t t
     for t in prange((size + TASK - 1) // TASK, nogil=True, schedule="static", num_threads=n_threads):
         _min_max_task(&x[0], source, t * TASK, _smaller((t + 1) * TASK, size), &counts[t, 0], &low[t], &high[t])
@@ -941,7 +942,7 @@ cdef Py_ssize_t _carve(const Product *p, bint conv, char *at, Workspace *ws) noe
 
 
 cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
-    """Choose blocks from m, n, k: packed A in about 256 KiB, B tiles in the rest of L2, four tasks per thread if possible."""
+    """Choose blocks: packed A in about 256 KiB, B tiles in the rest of L2, four tasks per thread if possible."""
     cdef Py_ssize_t mr = p.kernel.mr, nr = p.kernel.nr, wanted = 4 * n_threads if n_threads > 1 else 1
     p.k_padded = _round_up(p.k, p.kernel.kr)
     p.n_padded = _round_up(p.n, nr)
@@ -1110,10 +1111,13 @@ def matmul(
             rest = task // p.col_ranges
             r = rest // p.row_blocks
             _matmul_task(
-                &p, base + threadid() * stride, a_data + a_item[r] * a.strides[0], a.strides[1], a.strides[2], b_item[r],
-                rest % p.row_blocks, task % p.col_ranges, &a_zero[r, 0], a_zero.strides[1] // 4, &b_zero[r, 0],
-                b_zero.strides[1] // 4, &a_scale[r, 0] if codes else NULL, a_scale.strides[1] // 4 if codes else 0,
-                &b_scale[r, 0] if codes else NULL, b_scale.strides[1] // 4 if codes else 0, out + r * out_bytes)
+                &p, base + threadid() * stride,
+                a_data + a_item[r] * a.strides[0], a.strides[1], a.strides[2], b_item[r],
+                rest % p.row_blocks, task % p.col_ranges,
+                &a_zero[r, 0], a_zero.strides[1] // 4, &b_zero[r, 0], b_zero.strides[1] // 4,
+                &a_scale[r, 0] if codes else NULL, a_scale.strides[1] // 4 if codes else 0,
+                &b_scale[r, 0] if codes else NULL, b_scale.strides[1] // 4 if codes else 0,
+                out + r * out_bytes)
 
 
 cdef void _matmul_task(

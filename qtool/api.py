@@ -9,13 +9,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from qtool.config import QuantConfig
 from qtool.dtypes import qdtype
 from qtool.errors import EXIT_OK, ConfigError, ModelError, NothingToQuantizeError
+from qtool.version import package_version
 
 if TYPE_CHECKING:
     import onnx
@@ -567,10 +568,8 @@ def _first(samples: Samples, count: int) -> Iterator[tuple[int, Mapping[str, Any
 def _provenance(
     settings: QuantConfig, source_sha256: str, samples: Samples, random_calib: int | None
 ) -> dict[str, Any]:
-    import qtool
-
     record: dict[str, Any] = {
-        "version": qtool.__version__,
+        "version": package_version(),
         "config": settings.to_dict(),
         "source.sha256": source_sha256,
         "calibration.samples": str(samples.count),

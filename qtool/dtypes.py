@@ -7,6 +7,7 @@ Nothing else in qtool knows these numbers. Opset floors are those of ``Dequantiz
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -82,14 +83,13 @@ class QDType:
     saturates_to_inf: bool = False
     format: FloatFormat | None = None
 
-    @property
+    @cached_property
     def numpy(self) -> np.dtype[Any]:
         """The numpy dtype of unpacked elements."""
-        if hasattr(np, self.storage):
-            return np.dtype(getattr(np, self.storage))
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, self.storage))
+        scalar: type[Any] = getattr(np, self.storage, None) or getattr(ml_dtypes, self.storage)
+        return np.dtype(scalar)
 
     @property
     def is_integer(self) -> bool:

@@ -5,31 +5,27 @@ Only this module imports ``qtool._core``.
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import os
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Unpack
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import NDArray
 
 from qtool import _core
 from qtool.dtypes import BY_STORAGE, QDTYPES, QDType
-from qtool.errors import KernelError
+from qtool.errors import ConfigError, KernelError
 from qtool.granularity import Granularity, PerAxis, PerBlock, normalize_axis, resolve
+from qtool.reference import ConvAttributes, Form, conv_geometry
 
 Array = npt.NDArray[Any]
-import functools
-import logging
-from pathlib import Path
-from typing import Any, Unpack
-
-from numpy.typing import NDArray
-
-from qtool.errors import ConfigError
-from qtool.reference import ConvAttributes, Form, conv_geometry
 
 # -------------------------------------------------------------------------------------------------- element by element
 
@@ -90,8 +86,8 @@ def quantize(
 ) -> Array:
     """QuantizeLinear: y = saturate(rint(x / scale) + zero_point); equation (1).
 
-    The division is a true one, in ``precision`` or else the type of the scale (float32 for an e8m0 scale), to which x is
-    cast first; ties go to even before the zero point is added; NaN becomes the smallest integer. Float targets are
+    The division is a true one, in ``precision`` or else the type of the scale (float32 for an e8m0 scale), to which x
+    is cast first; ties go to even before the zero point is added; NaN becomes the smallest integer. Float targets are
     rounded to nearest even; the zero point, where there is one, is added first, in the precision of the division.
 
     Args:
@@ -397,7 +393,7 @@ def _absmax(x: Array, outer: int, n: int, inner: int, threads: int) -> npt.NDArr
 
 def _bytes(x: Array) -> npt.NDArray[np.uint8]:
     """The elements in C order as bytes; a copy only if they are not so, or not aligned, in memory."""
-    return np.require(x, requirements="CA").reshape(-1).view(np.uint8)
+    return np.require(x, requirements=["C", "A"]).reshape(-1).view(np.uint8)
 
 
 def _require_type(x: Array, name: str, types: tuple[np.dtype[Any], ...]) -> None:
@@ -538,20 +534,26 @@ _log = logging.getLogger(__name__)
 
 SERIAL_WORK = 50_000
 """Below this much work a call stays on one thread: waking a team costs what the work does (some 50 microseconds)."""
+MAX_THREADS = 1024
+"""The most that may be asked for: an OpenMP runtime that cannot create a thread ends the process."""
 _MACS_PER_WORK = 32  # multiply-adds of the scalar kernel in the time of one element of an elementwise kernel
 
 _OPENMP = _core.has_openmp()
-_parallel_region_entered = False
-_forked_after_parallel_region = False
 
 
-def _after_fork_in_child() -> None:
-    global _forked_after_parallel_region
-    _forked_after_parallel_region = _forked_after_parallel_region or _parallel_region_entered
+class _Process:
+    """Whether this process may still open parallel regions: a fork keeps the runtime's books but not its threads."""
+
+    parallel_region_entered = False
+    forked_after_one = False
+
+    def after_fork_in_child(self) -> None:
+        self.forked_after_one = self.forked_after_one or self.parallel_region_entered
 
 
+_process = _Process()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    os.register_at_fork(after_in_child=_process.after_fork_in_child)
 
 
 def effective_num_threads(num_threads: int | None, work: int) -> int:
@@ -567,27 +569,25 @@ def effective_num_threads(num_threads: int | None, work: int) -> int:
             multiply-adds of a matrix product.
 
     Raises:
-        ConfigError: If ``num_threads`` or ``QTOOL_NUM_THREADS`` is not a positive integer.
+        ConfigError: If ``num_threads`` or ``QTOOL_NUM_THREADS`` is not an integer from 1 to 1024.
     """
-    global _parallel_region_entered
-    if num_threads is not None:
-        if isinstance(num_threads, bool) or not isinstance(num_threads, (int, np.integer)) or num_threads < 1:
-            raise ConfigError(f"num_threads is {num_threads!r}; expected an integer >= 1, or None.")
-        wanted = int(num_threads)
+    given: object = num_threads if num_threads is not None else os.environ.get("QTOOL_NUM_THREADS") or None
+    if given is None:
+        wanted = _usable_cpus()
     else:
-        given = os.environ.get("QTOOL_NUM_THREADS", "")
-        if given:
-            if not (given.isascii() and given.isdigit() and int(given) >= 1):
-                raise ConfigError(f"QTOOL_NUM_THREADS is '{given}'; expected an integer >= 1.")
-            wanted = int(given)
-        else:
-            wanted = _usable_cpus()
-        if work < SERIAL_WORK:
-            wanted = 1
-    if _forked_after_parallel_region or not _OPENMP:
+        name = "QTOOL_NUM_THREADS" if num_threads is None else "num_threads"
+        whole = (isinstance(given, (int, np.integer)) and not isinstance(given, bool)) or (
+            num_threads is None and isinstance(given, str) and given.isascii() and given.isdigit()
+        )
+        wanted = int(str(given)) if whole else 0
+        if not 1 <= wanted <= MAX_THREADS:
+            raise ConfigError(f"{name} is {given!r}; expected an integer from 1 to {MAX_THREADS}.")
+    if num_threads is None and work < SERIAL_WORK:
+        wanted = 1
+    if _process.forked_after_one or not _OPENMP:
         return 1
     if wanted > 1:
-        _parallel_region_entered = True
+        _process.parallel_region_entered = True
     return wanted
 
 
@@ -693,8 +693,7 @@ def cap_isa(name: str) -> str:
 
 def _operand(name: str, value: Array) -> tuple[Array, bool]:
     """An 8-bit integer operand and whether it is signed."""
-    if not isinstance(value, np.ndarray):
-        value = np.asarray(value)
+    value = np.asarray(value)
     if value.dtype == np.int8:
         return value, True
     if value.dtype == np.uint8:
@@ -749,10 +748,10 @@ def _scale(name: str, value: Array, shape: tuple[int, ...], along: int | None) -
 
 
 def _same_shape(name: str, scale: Array, zero_point: Array) -> None:
-    scale, zero_point = np.asarray(scale), np.asarray(zero_point)
-    if scale.shape != zero_point.shape and (scale.size, zero_point.size) != (1, 1):
+    s, z = np.asarray(scale), np.asarray(zero_point)
+    if s.shape != z.shape and (s.size, z.size) != (1, 1):
         raise KernelError(
-            f"'{name}_scale' has shape {scale.shape} and '{name}_zero_point' {zero_point.shape}; expected the same shape."
+            f"'{name}_scale' has shape {s.shape} and '{name}_zero_point' {z.shape}; expected the same shape."
         )
 
 
@@ -840,7 +839,8 @@ class _MatMul:
 
     @staticmethod
     def _stack(operand: Array) -> NDArray[np.uint8]:
-        return operand.view(np.uint8).reshape(-1 if operand.size else math.prod(operand.shape[:-2]), *operand.shape[-2:])
+        items = math.prod(operand.shape[:-2])  # not -1, which cannot be told for an empty operand
+        return operand.view(np.uint8).reshape(items, *operand.shape[-2:])
 
     def _items(self, leading: tuple[int, ...]) -> NDArray[np.intp]:
         index = np.arange(math.prod(leading), dtype=np.intp).reshape(leading)
@@ -1046,7 +1046,7 @@ def qlinear_conv(
     num_threads: int | None = None,
     **attributes: Unpack[ConvAttributes],
 ) -> Array:
-    """QLinearConv: the sum of :func:`conv_integer` and an int32 bias, then the requantization of :func:`qlinear_matmul`.
+    """QLinearConv: the sum of :func:`conv_integer` and an int32 bias, requantized as by :func:`qlinear_matmul`.
 
     Args:
         x: (N, C, D1, ..., Dn), n <= 3, int8 or uint8.

@@ -69,7 +69,9 @@ def check_destination(output: Path, source: Path | None, *, force: bool) -> None
             f"Output '{output}' is the input model itself; expected another file.", hint="Choose another with -o."
         )
     if output.exists() and not force:
-        raise ConfigError(f"Output '{output}' exists already.", hint="Overwrite it with --force, or choose another with -o.")
+        raise ConfigError(
+            f"Output '{output}' exists already.", hint="Overwrite it with --force, or choose another with -o."
+        )
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"Output folder '{folder}' is not writable.", hint="Choose another with -o.")
 
@@ -216,9 +218,7 @@ def _judge(name: str, expected: npt.NDArray[Any], got: npt.NDArray[Any]) -> tupl
     return signal_and_noise(expected, got)
 
 
-def _compile_notes(
-    plain: Mapping[str, npt.NDArray[Any]], fast: Mapping[str, npt.NDArray[Any]]
-) -> Iterator[str]:
+def _compile_notes(plain: Mapping[str, npt.NDArray[Any]], fast: Mapping[str, npt.NDArray[Any]]) -> Iterator[str]:
     for name, y in plain.items():
         if isinstance(y, np.ndarray) and y.dtype.kind == "f":
             agreement = sqnr_db(y, fast[name])

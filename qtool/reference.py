@@ -5,24 +5,22 @@ Each function is one of the numbered equations of docs/quantization.md. Nothing 
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import NDArray
 
 from qtool.dtypes import BFLOAT16, BY_STORAGE, FLOAT16, QDTYPES, FloatFormat, QDType
 from qtool.errors import KernelError
 from qtool.granularity import PerAxis, PerBlock, resolve
 
 Array = npt.NDArray[Any]
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, TypedDict, Unpack
-
-from numpy.typing import NDArray
 
 # -------------------------------------------------------------------------------------------------- element by element
 
@@ -41,7 +39,7 @@ def quantize_linear(
     saturate: bool = True,
     precision: npt.DTypeLike | None = None,
 ) -> Array:
-    """Equation (1): y = saturate(rint(x / scale) + zero_point), or the nearest-even minifloat of x / scale + zero_point.
+    """Equation (1): y = saturate(rint(x / scale) + zero_point), or the small float nearest to x / scale + zero_point.
 
     x and the scale are first cast to the precision of the division: ``precision``, else the type of the scale (float32
     for an e8m0 scale, by which every division is exact but for underflow). A float target without a zero point keeps
@@ -137,8 +135,10 @@ def unpack(raw: npt.NDArray[np.uint8], dtype: QDType, shape: tuple[int, ...]) ->
 
 
 def to_e8m0(x: Array, *, rounding: Literal["up", "down", "nearest"] = "up", saturate: bool = True) -> Array:
-    """Powers of two by the Cast document: 0 and values below 2^-127 become 2^-127, Inf and values above 2^127 become
-    2^127, or NaN all of them without saturation. ``nearest`` rounds its ties (1.5 * 2^n) up.
+    """Powers of two by the Cast document.
+
+    0 and values below 2^-127 become 2^-127, Inf and values above 2^127 become 2^127; without saturation all of them
+    become NaN. ``nearest`` rounds its ties (1.5 * 2^n) up.
 
     Args:
         x: Any shape, float32, not negative.
@@ -186,7 +186,7 @@ def power_of_two_histogram(x: Array, exponent: int, bits: int) -> npt.NDArray[np
 
 
 def absmax(x: Array, axis: int | None = None) -> npt.NDArray[np.float32]:
-    """Largest |x| per index of an axis (of all if None), as float32; NaN where there is one, 0 where there is nothing."""
+    """Largest |x| per index of an axis (of all if None), float32; NaN where there is one, 0 where there is nothing."""
     others = None if axis is None else tuple(i for i in range(x.ndim) if i != axis % x.ndim)
     return np.asarray(np.abs(x.astype(np.float32)).max(axis=others, initial=0))
 
@@ -243,7 +243,7 @@ def _round_to(values: Array, form: FloatFormat, saturate: bool) -> npt.NDArray[n
 @cache
 def _midpoints(form: FloatFormat) -> npt.NDArray[np.float64]:
     """What lies half-way between neighbours, the last one between the largest value and where the next would be."""
-    grid = np.array([form.magnitude(code) for code in range(form.max_code + 2)])
+    grid = np.array([form.magnitude(code) for code in range(form.max_code + 2)], np.float64)
     return (grid[:-1] + grid[1:]) / 2
 
 
@@ -310,17 +310,16 @@ def wrap_int32(acc: Array) -> NDArray[np.int32]:
     return np.asarray(np.asarray(acc) & 0xFFFFFFFF).astype(np.uint32).astype(np.int32)
 
 
-def per_row(value: Array, a: Array) -> Array:
-    """A scale or zero point of ``a`` in a shape that broadcasts against ``a``: a vector belongs to the rows."""
+def per_row(value: Array) -> Array:
+    """A scale or zero point of the left operand, to broadcast against it: a vector belongs to the rows."""
     value = np.asarray(value)
     if value.size == 1:
         return value.reshape(())
     return value[:, None] if value.ndim == 1 else value
 
 
-def per_column(value: Array, b: Array) -> Array:
-    """A scale or zero point of ``b`` in a shape that broadcasts against ``b``: a vector belongs to the columns."""
-    del b
+def per_column(value: Array) -> Array:
+    """A scale or zero point of the right operand, to broadcast against it: a vector belongs to the columns."""
     value = np.asarray(value)
     return value.reshape(()) if value.size == 1 else value
 
@@ -341,9 +340,9 @@ def matmul_integer(
     """
     wide_a, wide_b = a.astype(np.int64), b.astype(np.int64)
     if a_zero_point is not None:
-        wide_a = wide_a - per_row(a_zero_point, a).astype(np.int64)
+        wide_a = wide_a - per_row(a_zero_point).astype(np.int64)
     if b_zero_point is not None:
-        wide_b = wide_b - per_column(b_zero_point, b).astype(np.int64)
+        wide_b = wide_b - per_column(b_zero_point).astype(np.int64)
     return wrap_int32(np.matmul(wide_a, wide_b))
 
 
@@ -394,7 +393,7 @@ def qlinear_matmul(
         The shape of ``numpy.matmul``, the type of ``y_zero_point``.
     """
     acc = matmul_integer(a, b, a_zero_point, b_zero_point)
-    sa, sb = per_row(np.asarray(a_scale), a), per_column(np.asarray(b_scale), b)
+    sa, sb = per_row(a_scale), per_column(b_scale)
     if b.ndim == 1 and sa.ndim:  # no column axis in the result
         sa = sa[..., 0]
     if a.ndim == 1 and sb.ndim > 1:  # no row axis
@@ -465,8 +464,7 @@ def conv_geometry(
             raise KernelError(f"Conv has auto_pad={auto_pad} and pads={list(pads or ())}; expected one of them.")
         if auto_pad != "VALID":
             need = [
-                max((-(-size // s) - 1) * s + e - size, 0)
-                for size, s, e in zip(x_shape[2:], step, extent, strict=True)
+                max((-(-size // s) - 1) * s + e - size, 0) for size, s, e in zip(x_shape[2:], step, extent, strict=True)
             ]
             small, large = tuple(p // 2 for p in need), tuple(p - p // 2 for p in need)
             begin, end = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
@@ -578,7 +576,9 @@ def qlinear_conv(
     if bias is not None:
         acc = acc + bias.astype(np.int64).reshape(per_channel)
     sw = np.asarray(w_scale).reshape(per_channel)
-    return requantize(wrap_int32(acc), np.asarray(x_scale).reshape(()), sw, np.asarray(y_scale).reshape(()), y_zero_point, form)
+    return requantize(
+        wrap_int32(acc), np.asarray(x_scale).reshape(()), sw, np.asarray(y_scale).reshape(()), y_zero_point, form
+    )
 
 
 def dynamic_quantize_linear(x: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.uint8]]:

@@ -26,7 +26,7 @@ ORDER = (
     "_core",
 )
 # Pure data and formulas, usable from everywhere. They may use those before them in this order, and nothing else.
-BOTTOM = ("errors", "dtypes", "granularity", "config", "qparams", "signal", "reference")
+BOTTOM = ("errors", "dtypes", "granularity", "config", "qparams", "signal", "version", "reference")
 LEVEL = {name: len(ORDER) - i for i, name in enumerate(ORDER)} | {
     name: i - len(BOTTOM) for i, name in enumerate(BOTTOM)
 }

@@ -107,7 +107,8 @@ class Samples:
         if self.count == len(whole):
             return whole
         keep = [row < used for rows, used in self._groups for row in range(rows)]
-        return whole[np.array(keep)]
+        kept: npt.NDArray[Any] = whole[np.array(keep)]
+        return kept
 
 
 def open_samples(data: Data, inputs: Sequence[TensorInfo], *, labels: Sequence[str] = ()) -> Samples:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from qtool import kernels
 from qtool.emit.names import NameAllocator
 from qtool.granularity import PerAxis, PerBlock
+from qtool.plan.analysis import dims_of
 from qtool.qparams import QParams
 
 
@@ -79,7 +80,7 @@ class Constants:
             f"{source.name}_quantized",
             codes,
             ir.DataType(params.dtype.onnx),
-            shape=tuple(int(d) for d in tensor.shape),  # type: ignore[arg-type]
+            shape=tuple(dims_of(tensor)),
         )
         self._kept.append(tensor)
         scale, zero = self.parameters(source.name or "", params)
@@ -115,7 +116,7 @@ class Constants:
         name = self._names.value(base)
         if shape is None:
             tensor: ir.TensorProtocol = ir.Tensor(make(), dtype=dtype, name=name)
-            shape = tuple(int(d) for d in tensor.shape)  # type: ignore[arg-type]
+            shape = tuple(dims_of(tensor))
         else:
             tensor = ir.LazyTensor(
                 lambda: ir.Tensor(make(), dtype=dtype, name=name), dtype=dtype, shape=ir.Shape(shape), name=name

@@ -22,7 +22,7 @@ class QLinearRewriter(Rewriter):
             return self._moves_codes(decision)
         if decision.form is not Form.OPERATOR or not decision.outputs:
             return False
-        # a product with a bias is written as QDQ: QLinearMatMul has no place for it, and an Add behind would round twice
+        # with a bias it is written as QDQ: QLinearMatMul has no place for one, and an Add behind would round twice
         return decision.op_type == "Conv" or decision.bias is None
 
     def integer_operator(self, decision: Decision) -> None:

@@ -15,7 +15,7 @@ import onnx_ir.passes.common as common_passes
 from qtool.emit.constants import Constants, QuantizedConstant
 from qtool.emit.names import NameAllocator
 from qtool.errors import ModelError
-from qtool.plan import Decision, Form, Plan
+from qtool.plan import Decision, Plan
 from qtool.plan.selection import ORIGIN_KEY
 from qtool.qparams import QParams
 
@@ -87,7 +87,9 @@ class Rewriter:
     def _hand_over(self, name: str) -> None:
         """Send what still reads the float form of a quantized output to its dequantized form."""
         value = self._values[name]
-        readers = [(node, index) for node, index in value.uses() if id(node) not in self._quantizers and node not in self._dead]
+        readers = [
+            (node, index) for node, index in value.uses() if id(node) not in self._quantizers and node not in self._dead
+        ]
         is_output = value.is_graph_output()
         if not readers and not is_output:
             return
@@ -150,7 +152,7 @@ class Rewriter:
         if key not in self._weights:
             base = (key.removesuffix("_quantized")) or key
             real = self.new_value(f"{base}_dequantized", ir.DataType.FLOAT, constant.codes.shape)
-            inputs = [constant.codes, constant.scale]
+            inputs: list[ir.Value | None] = [constant.codes, constant.scale]
             if constant.zero_point is not None:
                 inputs.append(constant.zero_point)
             attributes = {} if constant.axis is None else {"axis": constant.axis}
@@ -237,4 +239,3 @@ class Rewriter:
             self._codes[name] = value
             self._written.add(name)
         self._dead += [old, *(self._nodes[name] for name in decision.absorbed)]
-

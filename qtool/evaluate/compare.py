@@ -7,6 +7,7 @@ grow with the number of samples.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -30,7 +31,9 @@ ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 
 BATCH_BYTES = 4 << 20
 """Bytes of inputs and outputs of one batch; activations in between take some ten times as much."""
-MAX_BATCH = 64
+MAX_BATCH = 32
+LATENCY_SECONDS = 0.1
+"""About the longest run that is timed: a median wants many runs more than large ones."""
 
 
 def compare(
@@ -52,11 +55,11 @@ def compare(
         quant_model: The candidate, with the same inputs and outputs.
         samples: Inputs of the float model; opened with ``labels=[labels]`` if labels are wanted.
         labels: Key of the labels: class indices of shape ``output.shape[:-1]`` over all samples, -100 where a position
-            has no answer. None: no metric against labels.
+            has no answer. They belong to the first output of that shape. None: no metric against labels.
         metrics: Names of metrics, see ``METRICS``; None: all that the data allow.
         num_threads: Threads of each session; None: the runtime's own choice.
-        batch_size: Samples per run, where the model leaves it open; None: some megabytes worth, at most 64.
-        latency: Whether to time both models on the first batch.
+        batch_size: Samples per run, where the model leaves it open; None: some megabytes worth, at most 32.
+        latency: Whether to time both models, on the first samples.
         progress: Called with (samples done, samples in all) after each batch.
 
     Raises:
@@ -74,52 +77,52 @@ def compare(
     reference = create_session(float_source, num_threads=num_threads)
     candidate = create_session(quant_source, num_threads=num_threads)
     require_same_interface(reference, candidate)
-    answers = None if labels is None else _read_labels(samples, labels)
+    answers = None if labels is None else samples.labels(labels)
 
     tallies = [OutputTally(info, chosen) for info in reference.outputs]
-    first: tuple[dict[str, Array], int] | None = None
-    fitting: frozenset[str] = frozenset()
+    notes = list(samples.notes)
+    first = 0
+    seconds = 0.0
+    labelled: str | None = None
     done = 0
     if batch_size is None:
         batch_size = automatic_batch_size(samples, reference)
     for count, feeds in samples.counted_batches(batch_size):
+        start = time.perf_counter()
         expected, found = reference.run(feeds), candidate.run(feeds)
+        seconds += time.perf_counter() - start
         batch_labels = None if answers is None else answers[done : done + count]
-        if first is None:
-            first = feeds, count
-            if labels is not None and answers is not None and batch_labels is not None:
-                fitting = outputs_of_labels(expected, batch_labels)
-                if not fitting:
-                    raise _misfit(labels, answers, expected, count)
+        if not done:
+            first = count
+        if labels is not None and answers is not None and batch_labels is not None:
+            fitting = outputs_of_labels(expected, batch_labels)
+            if not done and fitting:
+                labelled = fitting[0]
+                if len(fitting) > 1:
+                    notes.append(f"Labels '{labels}' fit {', '.join(fitting)}; they are taken as those of {labelled}.")
+            if labelled not in fitting:
+                raise _misfit(labels, answers, expected, count)
         for tally in tallies:
             name = tally.info.name
-            tally.update(expected[name], found[name], batch_labels if name in fitting else None)
+            tally.update(expected[name], found[name], batch_labels if name == labelled else None)
         done += count
         if progress is not None:
             progress(done, samples.count)
 
     timing = None
-    if latency and first is not None:
-        feeds, count = first
-        seconds = measure(lambda: reference.run(feeds), lambda: candidate.run(feeds))
-        timing = Latency(
-            float_ms=seconds.first * 1e3,
-            quantized_ms=seconds.second * 1e3,
-            rounds=seconds.rounds,
-            runs=seconds.runs,
-            batch_size=count,
-            threads=num_threads,
-        )
+    if latency:
+        size = latency_batch_size(first, seconds / (2 * done))
+        timing = _measure_latency(reference, candidate, samples, size, num_threads)
     return Report(
         float_model=_name(float_model),
         quantized_model=_name(quant_model),
         metrics=tuple(metric.name for metric in chosen),
         outputs=tuple(tally.report() for tally in tallies),
         samples=done,
-        sources=tuple(Source(str(source.path), source.sha256) for source in samples.sources),
+        sources=tuple(Source(source.path, source.sha256) for source in samples.sources),
         sizes=sizes,
         latency=timing,
-        notes=(*samples.notes, *chain.from_iterable(tally.notes() for tally in tallies)),
+        notes=(*notes, *chain.from_iterable(tally.notes() for tally in tallies)),
         failures=tuple(chain.from_iterable(tally.failures() for tally in tallies)),
     )
 
@@ -150,13 +153,13 @@ def require_same_interface(reference: Session, candidate: Session) -> None:
             )
 
 
-def outputs_of_labels(outputs: Mapping[str, Array], labels: Array) -> frozenset[str]:
-    """Names of the outputs that labels are about: the labels' shape and a last axis of at least two classes."""
-    return frozenset(
+def outputs_of_labels(outputs: Mapping[str, Array], labels: Array) -> list[str]:
+    """Names of the outputs that labels can be about: the labels' shape and a last axis of at least two classes."""
+    return [
         name
         for name, array in outputs.items()
         if array.ndim and array.shape[-1] > 1 and array.shape[:-1] == labels.shape
-    )
+    ]
 
 
 def _misfit(key: str, labels: Array, outputs: Mapping[str, Array], batch: int) -> DataError:
@@ -169,21 +172,40 @@ def _misfit(key: str, labels: Array, outputs: Mapping[str, Array], batch: int) -
     )
 
 
-def _read_labels(samples: Samples, key: str) -> Array:
-    labels = samples.labels(key)
-    if labels.ndim == 0 or labels.shape[0] != samples.count:
-        raise DataError(
-            f"Labels '{key}' of shape {labels.shape} do not go with {samples.count} samples; "
-            f"expected one entry of the leading axis per sample.",
-        )
-    return labels
-
-
 def automatic_batch_size(samples: Samples, reference: Session) -> int:
     """As many samples as keep inputs and outputs of one batch within some megabytes, from a run of the first one."""
     feeds = next(iter(samples.batches(1)))
     arrays = chain(feeds.values(), reference.run(feeds).values())
     return max(1, min(MAX_BATCH, BATCH_BYTES // max(1, sum(array.nbytes for array in arrays))))
+
+
+def latency_batch_size(largest: int, seconds: float) -> int:
+    """How many samples to time a run with.
+
+    Args:
+        largest: Samples of a batch of the evaluation.
+        seconds: What one sample took there.
+
+    Returns:
+        All of the batch if that takes a tenth of a second, else a power of two that does, else 1.
+    """
+    affordable = int(LATENCY_SECONDS / seconds) if seconds > 0 else largest
+    return largest if affordable >= largest else 1 << max(0, affordable.bit_length() - 1)
+
+
+def _measure_latency(
+    reference: Session, candidate: Session, samples: Samples, batch_size: int, threads: int | None
+) -> Latency:
+    count, feeds = next(samples.counted_batches(batch_size))
+    timing = measure(lambda: reference.run(feeds), lambda: candidate.run(feeds))
+    return Latency(
+        float_ms=timing.first * 1e3,
+        quantized_ms=timing.second * 1e3,
+        rounds=timing.rounds,
+        runs=timing.runs,
+        batch_size=count,
+        threads=threads,
+    )
 
 
 def _source(model: ModelLike) -> Path | bytes | onnx.ModelProto:

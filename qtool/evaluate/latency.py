@@ -1,8 +1,9 @@
 """Latency of two models side by side.
 
 Rounds are interleaved (float, quantized, quantized, float, ...), so that a slower or faster machine in the middle of
-the measurement touches both alike, and the result of each model is the median over rounds. A round runs a quick model
-several times and divides: one run of some microseconds says more about the clock and the cache than about the model.
+the measurement touches both alike. A round runs a quick model several times, because the first run after the other
+model meets a cold cache. Every run is timed by itself and the result is the median over all of them: on a busy machine
+a run that was interrupted then counts as one slow run, where a mean over the round would be wrong as a whole.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class Timing:
     """Medians of both models.
 
     Attributes:
-        first: Seconds of one run of the first model.
-        second: Seconds of one run of the second model.
+        first: Median seconds of one run of the first model.
+        second: Median seconds of one run of the second model.
         rounds: Number of rounds.
         runs: Timed runs of each model in all rounds.
     """
@@ -52,26 +53,28 @@ def measure(
     """
     for run in (first, second):  # the first run allocates, and packs weights
         run()
-    slower = max(_time(first, 1, clock), _time(second, 1, clock))
+    slower = max(_time(first, 1, clock)[0], _time(second, 1, clock)[0])
     inner = max(1, min(MAX_INNER, int(ROUND_SECONDS / slower))) if slower > 0 else MAX_INNER
     times: dict[bool, list[float]] = {False: [], True: []}
     start = clock()
-    for done in range(MAX_ROUNDS):
-        if done >= MIN_ROUNDS and clock() - start >= budget:
-            break
+    rounds = 0
+    while rounds < MIN_ROUNDS or (rounds < MAX_ROUNDS and clock() - start < budget):
         # turn the order around in each round: whoever runs second finds the caches the other one left
-        for is_second in (done % 2 == 1, done % 2 == 0):
+        for is_second in (rounds % 2 == 1, rounds % 2 == 0):
             run = second if is_second else first
             if inner > 1:
                 # the other session's threads may still spin, and its weights fill the cache
                 run()
-            times[is_second].append(_time(run, inner, clock))
-    rounds = len(times[False])
+            times[is_second] += _time(run, inner, clock)
+        rounds += 1
     return Timing(statistics.median(times[False]), statistics.median(times[True]), rounds, rounds * inner)
 
 
-def _time(run: Callable[[], object], inner: int, clock: Callable[[], float]) -> float:
-    start = clock()
-    for _ in range(inner):
+def _time(run: Callable[[], object], count: int, clock: Callable[[], float]) -> list[float]:
+    """Seconds of each of ``count`` runs."""
+    seconds = []
+    for _ in range(count):
+        start = clock()
         run()
-    return (clock() - start) / inner
+        seconds.append(clock() - start)
+    return seconds

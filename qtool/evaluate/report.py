@@ -89,7 +89,7 @@ class Latency:
     """Time of one batch in both models, by interleaved rounds on the same data and threads.
 
     Attributes:
-        float_ms: Median over rounds of the float model's milliseconds per batch.
+        float_ms: Median over runs of the float model's milliseconds per batch.
         quantized_ms: The same of the quantized model.
         rounds: Number of rounds; both models run in each.
         runs: Timed runs of each model in all rounds together.
@@ -124,9 +124,14 @@ class Latency:
 
 @dataclass(frozen=True)
 class Source:
-    """A data file that was evaluated on: its path as given and the SHA-256 of its bytes."""
+    """Data that were evaluated on.
 
-    path: str
+    Attributes:
+        path: The file as it was named, or None for arrays in memory.
+        sha256: Hash of the file's bytes, or of the arrays.
+    """
+
+    path: str | None
     sha256: str
 
     def to_dict(self) -> dict[str, Json]:
@@ -144,7 +149,7 @@ class Report:
         metrics: Names of the metrics that were computed, in the order of columns.
         outputs: One entry per output, in the float model's order.
         samples: Number of samples compared.
-        sources: Files that the samples came from.
+        sources: Where the samples came from.
         sizes: Bytes of both models.
         latency: Time of both models, or None if it was not measured.
         notes: What the reader should know, one line each.

@@ -28,6 +28,7 @@ class OutputTally:
         self._metrics = tuple(metrics)
         self._accumulators: dict[str, Accumulator] = {metric.name: metric.start() for metric in metrics}
         self._elements = 0
+        self._float_nan = 0
         self._new_nan = 0
         self._new_inf = 0
         self._notes: dict[str, None] = {}  # a set that keeps its order
@@ -36,6 +37,8 @@ class OutputTally:
 
     def update(self, reference: Array, candidate: Array, labels: Array | None) -> None:
         """Add one batch.
+
+        Outputs without numbers, or whose shapes differ (as many boxes as were found), are noted and not compared.
 
         Args:
             reference: Output of the float model.
@@ -63,7 +66,9 @@ class OutputTally:
             self._shape_differs = True
             return
         self._elements += reference.size
-        self._new_nan += int(np.count_nonzero(np.isnan(candidate) & ~np.isnan(reference)))
+        nan = np.isnan(reference)
+        self._float_nan += int(np.count_nonzero(nan))
+        self._new_nan += int(np.count_nonzero(np.isnan(candidate) & ~nan))
         self._new_inf += int(np.count_nonzero(np.isinf(candidate) & np.isfinite(reference)))
         for metric in self._metrics:
             if labels is not None or not metric.needs_labels:
@@ -91,6 +96,10 @@ class OutputTally:
     def notes(self) -> tuple[str, ...]:
         """What the reader should know about this output, one line each."""
         lines = list(self._notes)
+        if self._float_nan:
+            lines.append(
+                f"Output '{self.info.name}': {self._float_nan} of {self._elements} values are NaN in the float model."
+            )
         if self._new_inf:
             lines.append(
                 f"Output '{self.info.name}': {self._new_inf} of {self._elements} values are infinite in the quantized "

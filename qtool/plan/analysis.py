@@ -136,6 +136,11 @@ class Graph:
         return f"tensor({dtype})" in parameter.types
 
 
+def dims_of(tensor: ir.TensorProtocol) -> list[int]:
+    """Dimensions of a tensor (whose shape, unlike a value's, is never symbolic)."""
+    return [d for d in tensor.shape if isinstance(d, int)]
+
+
 def subgraph_nodes(graph: ir.Graph) -> int:
     """Number of nodes inside the bodies of If, Loop and Scan, at any depth."""
     return sum(1 for node in graph.all_nodes()) - len(graph)

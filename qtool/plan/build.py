@@ -50,8 +50,8 @@ def build_plan(
         model: A prepared model; it is only read.
         config: What the user asked for.
         selection: The include and exclude patterns of ``config``, resolved against the user's model.
-        statistics: Statistics of at least ``build_plan(model, config, selection).tensors``. Without them the plan has no
-            parameters, and its ``tensors`` are the ones to calibrate.
+        statistics: Statistics of at least ``build_plan(model, config, selection).tensors``. Without them the plan has
+            no parameters, and its ``tensors`` are the ones to calibrate.
 
     Raises:
         ModelError: If a weight that would be quantized holds NaN or Inf.
@@ -255,10 +255,8 @@ def _quantized_values(graph: Graph, decisions: list[Decision]) -> dict[str, ir.V
     return ordered
 
 
-def _exceeding_clamps(
-    graph: Graph, decisions: list[Decision], tensors: Mapping[str, QParams]
-) -> frozenset[str]:
-    """Absorbed Relu and Clip nodes whose output's range reaches beyond their bounds: saturation would not clip there."""
+def _exceeding_clamps(graph: Graph, decisions: list[Decision], tensors: Mapping[str, QParams]) -> frozenset[str]:
+    """Absorbed Relu and Clip nodes whose output's range exceeds their bounds: saturation would not clip there."""
     found = set()
     for decision in decisions:
         if decision.clip is None:

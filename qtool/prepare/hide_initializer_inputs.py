@@ -29,6 +29,10 @@ class HideInitializerInputsPass(PreparePass):
             return ir.passes.PassResult(model, modified=False)
         graph.inputs.clear()
         graph.inputs.extend(kept)
+        for value in graph.initializers.values():
+            if value.const_value is not None:  # an input may be declared with less than its tensor knows
+                value.type = ir.TensorType(value.const_value.dtype)
+                value.shape = ir.Shape(value.const_value.shape.numpy())
         model.ir_version = max(model.ir_version, _MIN_IR)
         self.count += removed
         return ir.passes.PassResult(model, modified=True)

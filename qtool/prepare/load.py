@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _PROTOBUF_LIMIT = 2**31
+_LFS_POINTER = b"version https://git-lfs"
 
 # The field of TensorProto that holds one element per entry; packed types are left to the decoder.
 _TYPED_FIELDS = {
@@ -85,8 +86,14 @@ def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir
     return loaded
 
 
-def describe_source(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ModelSource:
-    """Hash and size of a model that :func:`load_model` has read.
+def describe_source(
+    model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, loaded: ir.Model | None = None
+) -> ModelSource:
+    """Hash and size of a model.
+
+    Args:
+        model: What was given to :func:`load_model`.
+        loaded: What it returned; read again if left out.
 
     Raises:
         ModelError: If a file cannot be read, or an object cannot be serialized.
@@ -95,7 +102,7 @@ def describe_source(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) 
 
     digest, nbytes, path = hashlib.sha256(), 0, None
     if isinstance(model, ir.Model | onnx.ModelProto):
-        loaded = model if isinstance(model, ir.Model) else ir.from_proto(model)
+        loaded = loaded if loaded is not None else load_model(model)
         proto = model if isinstance(model, onnx.ModelProto) else ir.to_proto(model.clone())
         try:
             data = proto.SerializeToString(deterministic=True)
@@ -105,7 +112,7 @@ def describe_source(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) 
         nbytes += len(data)
     else:
         path = Path(model).absolute()
-        loaded = load_model(path)
+        loaded = loaded if loaded is not None else load_model(path)
         nbytes += _hash_file(path, digest)
     for data_path in _external_files(loaded):
         nbytes += _hash_file(Path(data_path), digest)
@@ -138,6 +145,9 @@ def _read(path: Path, subject: str) -> ir.Model:
                 f"{subject} has {size} bytes; one protobuf file holds less than 2 GB.",
                 hint="Save the model with external data.",
             )
+        with path.open("rb") as stream:
+            if stream.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                raise ModelError(f"{subject} is a Git LFS pointer, not the model itself.", hint="Run: git lfs pull")
         import onnx
 
         # Parsed here, not by onnx_ir.load: the file's name must not decide on a text format unasked, and the folder
@@ -173,8 +183,8 @@ def _from_proto(proto: onnx.ModelProto, subject: str) -> ir.Model:
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
-        reason = (str(cause).splitlines() or [type(cause).__name__])[0][:200]
-        raise ModelError(f"{subject} is not a valid ONNX model: {reason}") from error
+        reason = (str(cause).splitlines() or [type(cause).__name__])[0].split(". ")[0][:200]
+        raise ModelError(f"{subject} is not a valid ONNX model: {reason}.") from error
 
 
 def _all_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
@@ -215,7 +225,8 @@ def _check_external_data(model: ir.Model, subject: str) -> None:
                     hint="Put the data file beside the model, or pass the model's path instead of a ModelProto.",
                 )
             checked[path] = path.stat().st_size
-            _check_readable(tensor, subject)
+            if checked[path]:
+                _check_readable(tensor, subject)
         needed = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
         if needed > checked[path] or (tensor.length or tensor.nbytes) < tensor.nbytes:
             raise ModelError(
@@ -239,12 +250,15 @@ def _check_readable(tensor: ir.ExternalTensor, subject: str) -> None:
     try:
         probe.tobytes()
     except ValueError as error:
-        if "link" in str(error):
+        if "symlink" in str(error) or "hard link" in str(error):
             raise ModelError(
                 f"{subject} keeps its weights in '{tensor.path}', a link that leads out of the model's folder.",
                 hint="Download caches do this: copy the model's folder with links resolved (cp -rL), use the copy.",
             ) from error
-        raise ModelError(f"{subject} keeps its weights outside its own folder: '{tensor.location}'.") from error
+        raise ModelError(
+            f"{subject} keeps its weights outside its own folder: '{tensor.location}'.",
+            hint="Save the model again with its data file beside it.",
+        ) from error
     except OSError as error:
         raise ModelError(f"'{tensor.path}' cannot be read: {error.strerror}.") from error
 

@@ -15,15 +15,18 @@ class NameNodesPass(PreparePass):
     """Name nodes and values that have no name or share one.
 
     The first holder keeps a shared name; graph inputs, initializers and graph outputs always keep theirs.
+
+    Attributes:
+        count: Of names that had to change; giving a name to the nameless is not worth a line.
     """
 
     def describe(self) -> str:
-        """One line for the renamed nodes and values."""
-        return f"named {plural(self.count, 'node or value')} that had no name of its own"
+        """One line for the changed names."""
+        return f"changed {plural(self.count, 'name')} that stood for two things"
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Rename in graph order."""
-        before = self.count
+        modified = False
         names = NameAllocator(model)
         used_nodes: set[str] = set()
         used_values = {value.name: value for value in model.graph.inputs}
@@ -32,15 +35,17 @@ class NameNodesPass(PreparePass):
             used_values.setdefault(output.name, output)
         for node in model.graph:
             if not node.name or node.name in used_nodes:
+                self.count += bool(node.name)
                 node.name = names.node(node.name or f"node_{node.op_type}")
-                self.count += 1
+                modified = True
             used_nodes.add(node.name)
             for value in node.outputs:
                 # An unnamed output without a reader is an optional output that was left out.
                 if not value.name and not value.uses() and not value.is_graph_output():
                     continue
                 if not value.name or used_values.get(value.name, value) is not value:
+                    self.count += bool(value.name)
                     value.name = names.value(value.name or f"{node.name}_output")
-                    self.count += 1
+                    modified = True
                 used_values[value.name] = value
-        return ir.passes.PassResult(model, modified=self.count > before)
+        return ir.passes.PassResult(model, modified=modified)

@@ -78,6 +78,9 @@ def prepare(model: ir.Model, *, min_opset: int, min_ir: int) -> Prepared:
     except RuntimeError as error:
         reason = str(error.__cause__ or error).splitlines()[0]
         raise ModelError(f"The model's graph cannot be walked in order: {reason[:200]}") from error
+    for node in copy.graph:
+        for value in node.outputs:
+            value.const_value = None  # another tool's remark; renaming the value would rename the caller's tensor
     naming = NameNodesPass()
     naming(copy)
     source_nodes = tuple(_walk(copy.graph, ""))

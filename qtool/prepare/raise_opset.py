@@ -134,14 +134,14 @@ def _restore(model: ir.Model, converted: ir.Model) -> None:
     for domain, version in old.opset_imports.items():
         new.opset_imports.setdefault(domain, version)
     by_name = {node.name or "": node for node in old}
-    makers = {value.name: node for node in old for value in node.outputs if value.name}
-    values = {value.name: value for node in old for value in node.outputs if value.name}
-    values.update({value.name: value for value in (*old.inputs, *old.initializers.values())})
+    makers = {value.name or "": node for node in old for value in node.outputs if value.name}
+    values = {value.name or "": value for node in old for value in node.outputs if value.name}
+    values.update({value.name or "": value for value in (*old.inputs, *old.initializers.values())})
     taken = {node.name or "" for node in new if node.name in by_name}
     for node in new:
         if node.name not in by_name:
             # A replaced operator (Upsample -> Resize): the node that now makes the same value is the same node.
-            maker = next((makers[v.name] for v in node.outputs if v.name in makers), None)
+            maker = next((makers[v.name] for v in node.outputs if v.name and v.name in makers), None)
             if maker is not None and (maker.name or "") not in taken:
                 node.name = maker.name
                 taken.add(maker.name or "")
@@ -155,13 +155,13 @@ def _restore(model: ir.Model, converted: ir.Model) -> None:
             continue
         node.name = names.node(f"node_{node.op_type}")
         reader = next((use.node for value in node.outputs for use in value.uses() if use.node.graph is new), None)
-        maker = next((makers[v.name] for v in node.outputs if v.name in makers), None)
+        maker = next((makers[v.name] for v in node.outputs if v.name and v.name in makers), None)
         if maker is not None:
             set_origin(node, origin_of(maker))
         elif reader is not None:
             set_origin(node, origin_of(reader))
     for value in (*new.inputs, *new.initializers.values(), *(v for node in new for v in node.outputs)):
-        source_value = values.get(value.name)
+        source_value = values.get(value.name or "")
         if source_value is not None:
             value.doc_string = source_value.doc_string
             value.metadata_props.update(source_value.metadata_props)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,9 @@ import pytest
 
 from qtool.calibrate.samples import open_samples
 from qtool.errors import ConfigError, DataError, ModelError
-from qtool.evaluate.compare import automatic_batch_size, compare
+from qtool.evaluate.compare import automatic_batch_size, compare, latency_batch_size
 from qtool.evaluate.gates import check, parse_gates
-from qtool.evaluate.report import Report
+from qtool.evaluate.report import Report, Source
 from qtool.runtime import create_session
 
 
@@ -54,6 +55,7 @@ def test_a_model_against_itself() -> None:
     assert (output.name, output.dtype, output.shape, output.elements) == ("y", "float32", ("N", 3), 6)
     assert output.values == {"sqnr": math.inf, "cosine": 1.0, "max_abs": 0.0, "mean_abs": 0.0, "top1_agreement": 1.0}
     assert report.samples == 2
+    assert [source.path for source in report.sources] == [None]
     assert report.sizes.ratio == 1.0
     assert (report.latency, report.failures, report.float_model, report.quantized_model) == (None, (), None, None)
     assert check(report, parse_gates(["sqnr=inf"], ["max_abs=0"])) == ()
@@ -129,6 +131,26 @@ def test_a_fixed_batch() -> None:
     assert report.outputs[0].values["top1"] == 0.75
 
 
+def test_labels_that_fit_two_outputs() -> None:
+    text = "(float[N, 3] x) => (float[N, 3] y, float[N, 3] features) { y = Identity(x) features = Neg(x) }"
+    report = evaluate(text, text, {"x": rows(1, 2, 3, 1, 2, 3), "labels": np.array([2, 2])}, "labels")
+    assert [output.values["top1"] for output in report.outputs] == [1.0, None]
+    assert report.notes == ("Labels 'labels' fit y, features; they are taken as those of y.",)
+    assert check(report, parse_gates(["top1=1"])) == ()
+
+
+def test_labels_that_stop_fitting() -> None:
+    # the middle axis of y is as long as the largest value of the sample says
+    text = (
+        "(float[N, 3] x) => (float[N, K, 3] y) <int64[1] one = {1}, int64[1] axis = {1}> "
+        "{ m = ReduceMax<keepdims=0>(x) k = Cast<to=7>(m) r = Reshape(k, one) u = Unsqueeze(x, axis) "
+        "s = Concat<axis=0>(one, r, one) y = Tile(u, s) }"
+    )
+    data = {"x": rows(1, 0, 2, 1, 0, 3), "labels": np.full((2, 2), 2)}
+    with pytest.raises(DataError, match=r"In a batch of 1 the outputs are 'y' \(1, 3, 3\)"):
+        evaluate(text, text, data, "labels", batch_size=1)
+
+
 def test_labels_that_fit_nothing() -> None:
     with pytest.raises(DataError) as caught:
         evaluate(IDENTITY, ROUND, {"x": rows(1, 2, 3, 4, 5, 6), "labels": np.zeros((2, 2), np.int64)}, "labels")
@@ -152,6 +174,7 @@ def test_new_nan_always_fails() -> None:
         IDENTITY, "(float[N, 3] x) => (float[N, 3] y) { y = Sqrt(x) }", {"x": rows(1, -2, -3, 4, math.nan, 6)}
     )
     assert report.outputs[0].new_nan == 2
+    assert report.notes == ("Output 'y': 1 of 6 values are NaN in the float model.",)
     line = "Output 'y': 2 of 6 values are NaN in the quantized model and not in the float model."
     assert report.failures == (line,)
     assert check(report, ()) == (line,)
@@ -246,8 +269,11 @@ def test_files_with_latency(tmp_path: Path) -> None:
     paths = tmp_path / "a.onnx", tmp_path / "b.onnx"
     for path, text in zip(paths, (IDENTITY, ROUND), strict=True):
         onnx.save(model(text), path)
-    samples = open_samples({"x": rows(1, 2, 3, 4, 5, 6)}, create_session(paths[0]).inputs)
+    data = tmp_path / "x.npz"
+    np.savez(data, x=rows(1, 2, 3, 4, 5, 6))
+    samples = open_samples(data, create_session(paths[0]).inputs)
     report = compare(str(paths[0]), paths[1], samples, num_threads=1)
+    assert report.sources == (Source(str(data), hashlib.sha256(data.read_bytes()).hexdigest()),)
     assert (report.float_model, report.quantized_model) == (str(paths[0]), str(paths[1]))
     assert report.latency is not None
     assert report.latency.float_ms > 0
@@ -264,6 +290,14 @@ def test_automatic_batch_size() -> None:
         session = create_session(proto)
         return automatic_batch_size(open_samples({"x": np.zeros((2, columns), np.float32)}, session.inputs), session)
 
-    assert size(3) == 64
+    assert size(3) == 32
     assert size(1 << 17) == 4
     assert size(1 << 20) == 1
+
+
+@pytest.mark.parametrize(
+    ("largest", "seconds", "size"),
+    [(20, 0.0, 20), (20, 0.005, 20), (20, 0.0051, 16), (64, 0.01, 8), (64, 0.06, 1), (64, 5.0, 1), (1, 5.0, 1)],
+)
+def test_latency_batch_size(largest: int, seconds: float, size: int) -> None:
+    assert latency_batch_size(largest, seconds) == size

@@ -147,8 +147,8 @@ def test_tables() -> None:
         ),
     )
     assert cost.rows == (
-        ("size", "86.7 MB", "21.7 MB", "4.00× smaller"),
-        ("latency (batch 3, 2 threads)", "3.5 ms", "1.75 ms", "2.00× faster"),
+        ("size", "86.7 MB", "21.7 MB", "4.00×"),
+        ("latency (batch 3, 2 threads)", "3.5 ms", "1.75 ms", "2.00×"),
     )
 
 
@@ -162,9 +162,9 @@ def test_plain_text() -> None:
         "  state         inf       nan      -inf                -                      -\n"
         "\n"
         "Cost\n"
-        "                                  float  quantized           gain\n"
-        "  size                          86.7 MB    21.7 MB  4.00× smaller\n"
-        "  latency (batch 3, 2 threads)   3.5 ms    1.75 ms   2.00× faster\n"
+        "                                  float  quantized  float / quantized\n"
+        "  size                          86.7 MB    21.7 MB              4.00×\n"
+        "  latency (batch 3, 2 threads)   3.5 ms    1.75 ms              2.00×\n"
         "note: a note\n"
         "failed: a failure\n"
     )

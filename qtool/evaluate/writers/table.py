@@ -37,9 +37,7 @@ def tables(report: Report) -> tuple[Table, ...]:
         tuple((output.name, *(cell(output, metric) for metric in metrics)) for output in report.outputs),
     )
     sizes = report.sizes
-    rows = [
-        ("size", format_bytes(sizes.float_bytes), format_bytes(sizes.quantized_bytes), f"{sizes.ratio:.2f}× smaller")
-    ]
+    rows = [("size", format_bytes(sizes.float_bytes), format_bytes(sizes.quantized_bytes), f"{sizes.ratio:.2f}×")]
     latency = report.latency
     if latency is not None:
         threads = "" if latency.threads is None else f", {latency.threads} thread{'' if latency.threads == 1 else 's'}"
@@ -48,10 +46,10 @@ def tables(report: Report) -> tuple[Table, ...]:
                 f"latency (batch {latency.batch_size}{threads})",
                 f"{latency.float_ms:.4g} ms",
                 f"{latency.quantized_ms:.4g} ms",
-                f"{latency.ratio:.2f}× faster",
+                f"{latency.ratio:.2f}×",
             )
         )
-    return outputs, Table("Cost", ("", "float", "quantized", "gain"), tuple(rows))
+    return outputs, Table("Cost", ("", "float", "quantized", "float / quantized"), tuple(rows))
 
 
 def heading(metric: Metric) -> str:

@@ -28,7 +28,11 @@ class ClampHandler(Handler):
         if not self.passes_native(node, ctx):
             return skip(node, "its input exists in float; the QuantizeLinear behind it saturates", expected=True)
         return Decision(
-            node.name or "", node.op_type, Form.ELEMENTWISE, indexed([(0, node.inputs[0])]), outputs=(output.name or "",)
+            node.name or "",
+            node.op_type,
+            Form.ELEMENTWISE,
+            indexed([(0, node.inputs[0])]),
+            outputs=(output.name or "",),
         )
 
     def passes_native(self, node: ir.Node, ctx: PlanContext) -> bool:

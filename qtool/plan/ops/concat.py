@@ -44,7 +44,7 @@ class ConcatHandler(Handler):
 
     def passes_native(self, node: ir.Node, ctx: PlanContext) -> bool:
         """See :meth:`Handler.passes_native`."""
-        return any(ctx.is_native(v) for v in node.inputs)
+        return all(ctx.is_native(v) for v in node.inputs)
 
 
 def _ratio(node: ir.Node, ctx: PlanContext) -> float:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from qtool.plan.analysis import dims_of
 from qtool.plan.ops.base import Handler, Phase, PlanContext, indexed, skip
 from qtool.plan.plan import BiasPlan, Decision, Form, Skip, WeightPlan
 
@@ -80,12 +81,12 @@ def products_per_output(node: ir.Node, ctx: PlanContext) -> int:
     weight = ctx.graph.constant(node.inputs[1])
     if weight is None:
         return 0
-    dims = [int(d) for d in weight.shape]
+    dims = dims_of(weight)
     return math.prod(dims[1:]) if node.op_type == "Conv" else dims[-2] if len(dims) > 1 else dims[0]
 
 
 def multiplications(node: ir.Node, ctx: PlanContext) -> int | None:
-    """Multiplications of a Conv, MatMul or Gemm for one sample, if its output shape is known (a leading unknown is 1)."""
+    """Multiplications of a Conv, MatMul or Gemm, if its output shape is known but for a leading batch (taken as 1)."""
     dims = ctx.graph.static_dims(node.outputs[0])
     if not dims or any(d is None for d in dims[1:]):
         return None

@@ -48,5 +48,13 @@ class ElementwiseHandler(Handler):
         )
 
     def passes_native(self, node: ir.Node, ctx: PlanContext) -> bool:
-        """See :meth:`Handler.passes_native`."""
-        return any(ctx.is_native(v) for v in node.inputs)
+        """See :meth:`Handler.passes_native`: all activations exist quantized, gates of one value per channel aside."""
+        activations = [v for v in node.inputs if ctx.graph.constant(v) is None]
+        native = [v for v in activations if ctx.is_native(v)]
+        return bool(native) and all(ctx.is_native(v) or _is_gate(v, ctx) for v in activations)
+
+
+def _is_gate(value: ir.Value | None, ctx: PlanContext) -> bool:
+    """Whether a value has one element per channel (squeeze-and-excite): quantizing it costs next to nothing."""
+    dims = ctx.graph.static_dims(value)
+    return dims is not None and len(dims) > 2 and all(d == 1 for d in dims[2:])

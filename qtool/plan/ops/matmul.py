@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from qtool.plan.analysis import dims_of
 from qtool.plan.ops.base import Handler, Phase, PlanContext, indexed, skip
 from qtool.plan.plan import BiasPlan, Decision, Form, Skip, WeightPlan
 
@@ -43,7 +44,8 @@ class MatMulHandler(Handler):
             assert a is not None
             inputs, weights = indexed([(1, b)]), (WeightPlan(a.name or "", 0, as_activation=True),)
             return Decision(node.name or "", node.op_type, Form.OPERATOR, inputs, weights=weights)
-        assert b is not None and b_constant is not None
+        assert b is not None
+        assert b_constant is not None
         axis = 1 if len(b_constant.shape) == 2 else None  # other ranks: per tensor, which every runtime takes
         inputs, weights = indexed([(0, a)]), (WeightPlan(b.name or "", 1, axis=axis),)
         bias, absorbed = _bias(node, b, ctx)
@@ -55,8 +57,10 @@ class MatMulHandler(Handler):
 def _bias(node: ir.Node, weight: ir.Value, ctx: PlanContext) -> tuple[BiasPlan | None, tuple[str, ...]]:
     """The Add of a constant row behind the product, if it is the only thing that sees the product."""
     add = ctx.graph.sole_consumer(node.outputs[0])
-    shape = weight.const_value.shape if weight.const_value is not None else None
-    if add is None or add.op_type != "Add" or not ctx.graph.is_default_domain(add) or shape is None or len(shape) != 2:
+    weight_tensor = ctx.graph.constant(weight)
+    assert weight_tensor is not None, "Bug: not a constant"
+    shape = dims_of(weight_tensor)
+    if add is None or add.op_type != "Add" or not ctx.graph.is_default_domain(add) or len(shape) != 2:
         return None, ()
     if ctx.selection.reason_to_skip(add) is not None:
         return None, ()
@@ -64,9 +68,8 @@ def _bias(node: ir.Node, weight: ir.Value, ctx: PlanContext) -> tuple[BiasPlan |
     constant = ctx.graph.constant(add.inputs[index])
     if constant is None or constant.dtype != ir.DataType.FLOAT:
         return None, ()
-    dims = [int(d) for d in constant.shape]
-    columns = int(shape[1])  # type: ignore[call-overload]
-    if not dims or dims[-1] != columns or any(d != 1 for d in dims[:-1]):
+    dims = dims_of(constant)
+    if not dims or dims[-1] != shape[1] or any(d != 1 for d in dims[:-1]):
         return None, ()
     rank = ctx.graph.rank(node.outputs[0])
     if len(dims) > 1 and (rank is None or rank < len(dims)):

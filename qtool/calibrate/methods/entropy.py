@@ -1,0 +1,90 @@
+"""TensorRT's search for the threshold whose quantized distribution diverges least (Kullback-Leibler), for parity.
+
+Values above a threshold t are clipped: P is the histogram of |x| up to t, with all clipped mass in its last bin. Q is
+the same histogram without that mass, its bins joined into as many groups as there are levels and spread evenly over
+the filled bins of each group again. The t of the smallest divergence wins; of equal ones, the widest.
+
+The histogram must be much finer than the levels: with as many bins as levels the search can only return the whole
+range. Here it has up to 4096 bins. An outlier can still leave the bulk of the data in fewer bins than levels, where
+TensorRT does not search; so short thresholds are searched too, and the divergence is that of the counts as they are,
+sum p log(p/q) - p + q, because normalised distributions of a few bins look alike however much was clipped. Exact zeros are left out: every
+quantizer represents them, and behind a Relu they would outweigh everything else.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qtool.calibrate.methods._bins import Floats
+from qtool.calibrate.methods._method import Method, observed_range
+from qtool.calibrate.statistics import TensorStatistics
+from qtool.dtypes import QDType
+from qtool.errors import ConfigError
+
+_CANDIDATES = 256
+
+
+def range_of(
+    stats: TensorStatistics, dtype: QDType, *, symmetric: bool, parameter: float | None
+) -> tuple[float, float]:
+    """[max(lo, -t), min(hi, t)] for the best threshold t on |x|.
+
+    Raises:
+        ConfigError: If the type is no integer.
+    """
+    del parameter
+    if not dtype.is_integer:
+        raise ConfigError(
+            f"Range method 'entropy' is defined for integer types, not {dtype.name}.", hint="Use method minmax."
+        )
+    low, high = observed_range(stats)
+    if low == high:
+        return low, high
+    counts, width = _magnitudes(stats)
+    one_sided = not symmetric and (low == 0.0 or high == 0.0)
+    levels = 1 << (dtype.bits if one_sided else dtype.bits - 1)
+    cut = _best_length(counts, levels) * width
+    return max(low, -cut), min(high, cut)
+
+
+def _magnitudes(stats: TensorStatistics) -> tuple[Floats, float]:
+    """Histogram of |x| without zeros, up to the last filled bin, and its bin width."""
+    if stats.histogram is None:
+        raise ValueError("The statistics hold no histogram; collect them with histograms=True.")
+    middle = len(stats.histogram) // 2
+    counts = (stats.histogram[middle:] + stats.histogram[:middle][::-1]).astype(np.float64)
+    counts[0] -= stats.zeros
+    return counts[: int(np.flatnonzero(counts)[-1]) + 1], stats.bin_width
+
+
+def _best_length(counts: Floats, levels: int) -> int:
+    """Number of leading bins to keep."""
+    size = len(counts)
+    # every length while bins are few, then evenly spaced ones, and always the whole
+    few = np.arange(1, min(size, levels, _CANDIDATES) + 1)
+    many = np.linspace(few[-1], size, _CANDIDATES).astype(np.int64)
+    lengths = np.unique(np.concatenate([few, many]))
+    divergences = [_divergence(counts, int(length), levels) for length in lengths]
+    best = min(divergences)
+    return int(max(length for length, d in zip(lengths, divergences, strict=True) if d <= best))
+
+
+def _divergence(counts: Floats, length: int, levels: int) -> float:
+    """Divergence of P and Q, in nats per value, of keeping the first ``length`` bins."""
+    kept = counts[:length]
+    p = kept.copy()
+    p[-1] += counts[length:].sum()
+    filled = kept > 0
+    if p[-1] > 0 and not filled[-1]:
+        return float("inf")  # P has mass where Q has none
+    groups = np.arange(length) * min(levels, length) // length
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    mass = np.add.reduceat(kept, starts)
+    members = np.add.reduceat(filled.astype(np.float64), starts)
+    spread = np.divide(mass, members, out=np.zeros_like(mass), where=members > 0)
+    q = np.repeat(spread, np.diff(starts, append=length))[filled]
+    p = p[filled]
+    return float(np.sum(p * np.log(p / q) - p + q) / counts.sum())
+
+
+METHOD = Method("entropy", range_of, needs_histogram=True)
