@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from qtool.api import QuantizeResult
-    from qtool.plan.plan import Skip
+    from qtool.plan import Decision, Skip
 
 NAMES_SHOWN = 3
 
@@ -51,10 +51,7 @@ def show_plan(out: Output, result: QuantizeResult) -> None:
         out: The sink.
         result: What the api returned for ``dry_run=True``.
     """
-    planned = [
-        [d.node, d.op_type, d.form, "with " + ", ".join(d.absorbed) if d.absorbed else ""]
-        for d in result.plan.decisions
-    ]
+    planned = [[d.node, d.op_type, str(d.form), _remark(d)] for d in result.plan.decisions]
     skipped = [[s.node, s.op_type, "float", s.reason] for s in result.plan.skips]
     out.table(["node", "operator", "becomes", "remark"], [*planned, *skipped])
     for note in result.notes:
@@ -87,8 +84,10 @@ def _show_skips(out: Output, skips: list[Skip]) -> None:
 def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
     ratio = result.bytes_before / result.bytes_after if result.bytes_after else float("nan")
     yield "Size", f"{human_bytes(result.bytes_before)} -> {human_bytes(result.bytes_after)} ({ratio:.2f}x smaller)"
+    count = result.verified_samples
+    samples = "one calibration sample" if count == 1 else f"{count} calibration samples"
     for output, db in result.sqnr_db.items():
-        yield "SQNR", f"{db:.1f} dB at output {output}, on the calibration samples"
+        yield "SQNR", f"{db:.1f} dB at output {output}, on {samples}"
     yield "Time", _timings(result.seconds)
     if result.peak_rss_bytes:
         yield "Memory", f"{human_bytes(result.peak_rss_bytes)} at the peak"
@@ -97,6 +96,11 @@ def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
 def _timings(seconds: Mapping[str, float]) -> str:
     stages = ", ".join(f"{stage} {duration:.2f}" for stage, duration in seconds.items())
     return f"{sum(seconds.values()):.2f} s ({stages})"
+
+
+def _remark(decision: Decision) -> str:
+    parts = [f"with {', '.join(decision.absorbed)}"] if decision.absorbed else []
+    return "; ".join([*parts, *([decision.note] if decision.note else [])])
 
 
 def _nodes(count: int) -> str:

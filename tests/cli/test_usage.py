@@ -20,7 +20,7 @@ from qtool.cli.app import app
         (
             ["quantize", "m.onnx", "--calib"],
             "error: Option '--calib' requires an argument.",
-            "hint: Run 'qtool quantize",
+            "hint: Run 'qtool --help'",
         ),
         (["quantize", "a", "b"], "error: Got unexpected extra argument(s) (b).", "hint: Run 'qtool quantize --help'"),
         (["quantize", "m.onnx", "--threads", "0"], "error: Invalid value for '--threads'", "hint: Run 'qtool quantize"),
