@@ -661,7 +661,9 @@ def _proto_of(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> str | 
     if isinstance(model, bytes):
         import onnx
 
-        return onnx.ModelProto.FromString(model)
+        proto = onnx.ModelProto()
+        proto.ParseFromString(model)
+        return proto
     return model
 
 
