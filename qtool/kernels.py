@@ -571,17 +571,14 @@ def effective_num_threads(num_threads: int | None, work: int) -> int:
     Raises:
         ConfigError: If ``num_threads`` or ``QTOOL_NUM_THREADS`` is not an integer from 1 to 1024.
     """
-    given: object = num_threads if num_threads is not None else os.environ.get("QTOOL_NUM_THREADS") or None
-    if given is None:
-        wanted = _usable_cpus()
+    variable = os.environ.get("QTOOL_NUM_THREADS", "")
+    if num_threads is not None:
+        wanted = _checked_threads("num_threads", num_threads)
+    elif variable:
+        digits = variable.isascii() and variable.isdigit()
+        wanted = _checked_threads("QTOOL_NUM_THREADS", int(variable) if digits else variable)
     else:
-        name = "QTOOL_NUM_THREADS" if num_threads is None else "num_threads"
-        whole = (isinstance(given, (int, np.integer)) and not isinstance(given, bool)) or (
-            num_threads is None and isinstance(given, str) and given.isascii() and given.isdigit()
-        )
-        wanted = int(str(given)) if whole else 0
-        if not 1 <= wanted <= MAX_THREADS:
-            raise ConfigError(f"{name} is {given!r}; expected an integer from 1 to {MAX_THREADS}.")
+        wanted = _usable_cpus()
     if num_threads is None and work < SERIAL_WORK:
         wanted = 1
     if _process.forked_after_one or not _OPENMP:
@@ -589,6 +586,12 @@ def effective_num_threads(num_threads: int | None, work: int) -> int:
     if wanted > 1:
         _process.parallel_region_entered = True
     return wanted
+
+
+def _checked_threads(name: str, given: object) -> int:
+    if not isinstance(given, (int, np.integer)) or isinstance(given, bool) or not 1 <= given <= MAX_THREADS:
+        raise ConfigError(f"{name} is {given!r}; expected an integer from 1 to {MAX_THREADS}.")
+    return int(given)
 
 
 def _usable_cpus() -> int:
