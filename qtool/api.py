@@ -236,11 +236,11 @@ def quantize(
     )
     range_method, _ = parse_method(settings.method)
     source_path = Path(model) if isinstance(model, (str, os.PathLike)) else None
-    destination = _destination(source_path, output)
     clock = _Clock(progress)
     with clock("prepare"):
         loaded = load_model(model)
         source = describe_source(model)
+        destination = _destination(source_path, output)
         if destination is not None and not dry_run:
             check_destination(destination, source_path, force=force)
         _refuse_quantized(loaded, force=force)
