@@ -236,11 +236,11 @@ def quantize(
     )
     range_method, _ = parse_method(settings.method)
     source_path = Path(model) if isinstance(model, (str, os.PathLike)) else None
-    destination = _destination(source_path, output)
     clock = _Clock(progress)
     with clock("prepare"):
         loaded = load_model(model)
         source = describe_source(model)
+        destination = _destination(source_path, output)
         if destination is not None and not dry_run:
             check_destination(destination, source_path, force=force)
         _refuse_quantized(loaded, force=force)
@@ -609,7 +609,8 @@ def _info(value: ir.Value) -> TensorInfo:
     dtype = np.dtype(np.str_) if value.dtype == ir.DataType.STRING else np.dtype(value.dtype.numpy())
     if value.shape is None:
         raise ModelError(f"Value '{value.name}' of the model's interface has no shape; expected a known rank.")
-    shape = tuple(d if isinstance(d, int) else d.value for d in value.shape.dims)
+    # old exporters write -1 for a dimension of any size
+    shape = tuple((d if d >= 0 else None) if isinstance(d, int) else d.value for d in value.shape.dims)
     return TensorInfo(value.name or "", dtype, shape)
 
 
@@ -660,7 +661,9 @@ def _proto_of(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> str | 
     if isinstance(model, bytes):
         import onnx
 
-        return onnx.ModelProto.FromString(model)
+        proto = onnx.ModelProto()
+        proto.ParseFromString(model)
+        return proto
     return model
 
 

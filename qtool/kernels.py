@@ -10,7 +10,6 @@ import logging
 import math
 import os
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -25,7 +24,7 @@ from qtool.errors import ConfigError, KernelError
 from qtool.granularity import Granularity, PerAxis, PerBlock, normalize_axis, resolve
 from qtool.reference import ConvAttributes, Form, conv_geometry
 
-Array = npt.NDArray[Any]
+Array = NDArray[Any]
 
 # -------------------------------------------------------------------------------------------------- element by element
 
@@ -120,7 +119,7 @@ def quantize(
     data = _bytes(x)
     source, divisor = _SOURCES[x.dtype], _SOURCES[divide_in]
     factors = _rounded(scale, divide_in)
-    threads = _threads(num_threads, x.size)
+    threads = effective_num_threads(num_threads, x.size)
     codes = y.reshape(-1).view(np.uint16 if target.bits == 16 else np.uint8)
     if target.format is None:
         zeros = np.zeros(factors.size, np.int32) if zero_point is None else _integers(zero_point, target)
@@ -165,8 +164,9 @@ def dequantize(
     Raises:
         KernelError: If types, shapes, axis or block size do not go together.
     """
-    if x.dtype != np.int32 and (x.dtype.name not in BY_STORAGE or x.dtype == _E8M0):
-        raise KernelError(f"x has type {x.dtype.name}; expected a quantized type or int32.")
+    stored = _stored_type(x)
+    if x.dtype != np.int32 and (stored is None or stored.kind == "exponent"):
+        raise KernelError(f"x has type {_type_name(x)}; expected a quantized type or int32.")
     _require_type(scale, "Scale", (*_FLOATS, _E8M0))
     if output_dtype is None and scale.dtype == _E8M0:
         raise KernelError("Scale has type float8_e8m0fnu and there is no output_dtype; expected one with such a scale.")
@@ -176,14 +176,14 @@ def dequantize(
         if x.dtype == np.int32:
             raise KernelError("x has type int32 and there is a zero point; expected none: its zero point is 0.")
         if zero_point.dtype != x.dtype:
-            raise KernelError(f"Zero point has type {zero_point.dtype.name}; expected that of x, {x.dtype.name}.")
+            raise KernelError(f"Zero point has type {_type_name(zero_point)}; expected that of x, {x.dtype.name}.")
         _require_same_shape(zero_point, scale)
     y = _result(x.shape, result_type, out, x)
     factors = _rounded(scale, result_type)
     offsets = np.zeros(factors.size, np.float32) if zero_point is None else _numbers(zero_point)
     source = _SOURCES.get(x.dtype, _TABLE)
-    table = _table(BY_STORAGE[x.dtype.name]) if source == _TABLE else _NO_TABLE
-    threads = _threads(num_threads, x.size)
+    table = _table(stored) if stored is not None and source == _TABLE else _NO_TABLE
+    threads = effective_num_threads(num_threads, x.size)
     if result_type == _FLOAT32:
         _core.dequantize(_bytes(x), source, table, factors, offsets, layout, y.reshape(-1), threads)
     else:
@@ -192,9 +192,7 @@ def dequantize(
     return y
 
 
-def pack(
-    codes: Array, dtype: QDType, *, out: Array | None = None, num_threads: int | None = None
-) -> npt.NDArray[np.uint8]:
+def pack(codes: Array, dtype: QDType, *, out: Array | None = None, num_threads: int | None = None) -> NDArray[np.uint8]:
     """The bytes of ``TensorProto.raw_data``: elements one after the other, low bits first, the last byte zero-filled.
 
     Args:
@@ -212,7 +210,7 @@ def pack(
     """
     if codes.dtype != dtype.numpy:
         raise KernelError(
-            f"Codes have type {codes.dtype.name}; expected {dtype.numpy.name}, which stores {dtype.name}.",
+            f"Codes have type {_type_name(codes)}; expected {dtype.numpy.name}, which stores {dtype.name}.",
             hint="Bit patterns in a uint8 array can be viewed: array.view(dtype.numpy).",
         )
     if dtype.bits >= 8:
@@ -223,12 +221,12 @@ def pack(
         _result((raw.size,), np.dtype(np.uint8), out, codes)[:] = raw
         return out
     raw = _result((dtype.nbytes(codes.size),), np.dtype(np.uint8), out, codes)
-    _core.pack(_bytes(codes), dtype.bits, raw, _threads(num_threads, codes.size))
+    _core.pack(_bytes(codes), dtype.bits, raw, effective_num_threads(num_threads, codes.size))
     return raw
 
 
 def unpack(
-    raw: bytes | npt.NDArray[np.uint8], dtype: QDType, shape: tuple[int, ...], *, num_threads: int | None = None
+    raw: bytes | NDArray[np.uint8], dtype: QDType, shape: tuple[int, ...], *, num_threads: int | None = None
 ) -> Array:
     """Elements from ``TensorProto.raw_data``; the inverse of ``pack``.
 
@@ -255,7 +253,7 @@ def unpack(
         little = dtype.numpy.newbyteorder("<")
         return data.copy().view(little).astype(dtype.numpy, copy=False).reshape(shape)
     codes = np.empty(count, np.uint8)
-    _core.unpack(data, dtype.bits, codes, _threads(num_threads, count))
+    _core.unpack(data, dtype.bits, codes, effective_num_threads(num_threads, count))
     return codes.view(dtype.numpy).reshape(shape)
 
 
@@ -272,7 +270,7 @@ def min_max(x: Array, *, num_threads: int | None = None) -> MinMax:
     _require_type(x, "x", _FLOATS)
     tasks = _core.task_count(x.size)
     counts, low, high = np.zeros((tasks, 4), np.int64), np.empty(tasks, np.float32), np.empty(tasks, np.float32)
-    threads = _threads(num_threads, x.size)
+    threads = effective_num_threads(num_threads, x.size)
     _core.min_max(_bytes(x), _SOURCES[x.dtype], x.size, counts, low, high, threads)
     nan, pos_inf, neg_inf, zeros = (int(n) for n in counts.sum(axis=0))
     least = float(low.min(initial=np.inf)) + 0.0  # + 0.0: the sign of a zero would depend on the order
@@ -280,7 +278,7 @@ def min_max(x: Array, *, num_threads: int | None = None) -> MinMax:
     return MinMax(x.size, nan, pos_inf, neg_inf, zeros, least, most)
 
 
-def absmax(x: Array, axis: int | None = None, *, num_threads: int | None = None) -> npt.NDArray[np.float32]:
+def absmax(x: Array, axis: int | None = None, *, num_threads: int | None = None) -> NDArray[np.float32]:
     """Largest |x| per index of an axis.
 
     Args:
@@ -295,7 +293,7 @@ def absmax(x: Array, axis: int | None = None, *, num_threads: int | None = None)
         KernelError: If x has another type, or the axis is out of range.
     """
     _require_type(x, "x", _FLOATS)
-    threads = _threads(num_threads, x.size)
+    threads = effective_num_threads(num_threads, x.size)
     if axis is None:
         # Rows of equal length, one maximum each, and the rest: threads need something to share.
         flat = np.ascontiguousarray(x).reshape(-1)
@@ -309,7 +307,7 @@ def absmax(x: Array, axis: int | None = None, *, num_threads: int | None = None)
     return _absmax(x, outer, x.shape[axis], inner, threads)
 
 
-def histogram(x: Array, exponent: int, bits: int, *, num_threads: int | None = None) -> npt.NDArray[np.int64]:
+def histogram(x: Array, exponent: int, bits: int, *, num_threads: int | None = None) -> NDArray[np.int64]:
     """Histogram on a power-of-two grid: bins of width 2^(exponent - bits) over [-2^exponent, 2^exponent).
 
     The bin of x is floor(x / width) + 2^bits, exactly. Histograms of the same grid add, and neighbouring bins of one
@@ -330,7 +328,7 @@ def histogram(x: Array, exponent: int, bits: int, *, num_threads: int | None = N
     _require_type(x, "x", _FLOATS)
     if not (-149 <= exponent <= 128 and 1 <= bits <= 16):
         raise KernelError(f"exponent is {exponent} and bits is {bits}; expected -149 to 128, and 1 to 16.")
-    threads = _threads(num_threads, x.size)
+    threads = effective_num_threads(num_threads, x.size)
     parts = np.zeros((threads, 2 << bits), np.int64)
     outside = _core.histogram(_bytes(x), _SOURCES[x.dtype], x.size, exponent, bits, parts, threads)
     if outside:
@@ -371,7 +369,7 @@ def to_e8m0(x: Array, *, rounding: Literal["up", "down", "nearest"] = "up", satu
     return np.where(np.isnan(x), 255, codes).astype(np.uint8).view(_E8M0)
 
 
-def from_e8m0(codes: Array) -> npt.NDArray[np.float32]:
+def from_e8m0(codes: Array) -> NDArray[np.float32]:
     """The values 2^(code - 127) of an e8m0 array, exactly, as float32; code 255 is NaN.
 
     Raises:
@@ -385,20 +383,30 @@ _ABSMAX_ROW = 1 << 15
 _NO_TABLE = np.zeros(1, np.float32)
 
 
-def _absmax(x: Array, outer: int, n: int, inner: int, threads: int) -> npt.NDArray[np.float32]:
+def _absmax(x: Array, outer: int, n: int, inner: int, threads: int) -> NDArray[np.float32]:
     best = np.zeros(n, np.int32)
     _core.absmax(_bytes(x), _SOURCES[x.dtype], outer, inner, best, threads)
     return best.view(np.float32)
 
 
-def _bytes(x: Array) -> npt.NDArray[np.uint8]:
+def _bytes(x: Array) -> NDArray[np.uint8]:
     """The elements in C order as bytes; a copy only if they are not so, or not aligned, in memory."""
     return np.require(x, requirements=["C", "A"]).reshape(-1).view(np.uint8)
 
 
 def _require_type(x: Array, name: str, types: tuple[np.dtype[Any], ...]) -> None:
     if x.dtype not in types:
-        raise KernelError(f"{name} has type {x.dtype.name}; expected {', '.join(t.name for t in types)}.")
+        raise KernelError(f"{name} has type {_type_name(x)}; expected {', '.join(t.name for t in types)}.")
+
+
+def _type_name(x: Array) -> str:
+    return x.dtype.name if x.dtype.isnative else f"{x.dtype.name} in foreign byte order"
+
+
+def _stored_type(x: Array) -> QDType | None:
+    """The element type that an array's type stores."""
+    found = BY_STORAGE.get(x.dtype.name)
+    return found if found is not None and found.numpy == x.dtype else None
 
 
 def _require_float(dtype: npt.DTypeLike, name: str) -> np.dtype[Any]:
@@ -420,9 +428,9 @@ def _target(zero_point: Array | None, output_dtype: QDType | None) -> QDType:
     """The element type of a quantized result."""
     target = output_dtype
     if zero_point is not None:
-        found = BY_STORAGE.get(zero_point.dtype.name)
+        found = _stored_type(zero_point)
         if found is None:
-            raise KernelError(f"Zero point has type {zero_point.dtype.name}; expected a quantized type.")
+            raise KernelError(f"Zero point has type {_type_name(zero_point)}; expected a quantized type.")
         if target is not None and found != target:
             raise KernelError(f"Zero point has type {found.name}; expected output_dtype, {target.name}.")
         target = found
@@ -442,7 +450,7 @@ def _division_type(scale: Array, precision: npt.DTypeLike | None) -> np.dtype[An
     return _FLOAT32 if scale.dtype == _E8M0 else scale.dtype
 
 
-def _rounded(scale: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.float32]:
+def _rounded(scale: Array, dtype: np.dtype[Any]) -> NDArray[np.float32]:
     """The scale rounded once to a float type, then as float32 values (which hold all of them), flat."""
     if scale.dtype == _E8M0:
         scale = from_e8m0(scale)
@@ -451,21 +459,21 @@ def _rounded(scale: Array, dtype: np.dtype[Any]) -> npt.NDArray[np.float32]:
     return values
 
 
-def _integers(zero_point: Array, dtype: QDType) -> npt.NDArray[np.int32]:
+def _integers(zero_point: Array, dtype: QDType) -> NDArray[np.int32]:
     if dtype.bits >= 8:
         return np.ascontiguousarray(zero_point.astype(np.int32)).reshape(-1)
     return _numbers(zero_point).astype(np.int32)
 
 
-def _numbers(codes: Array) -> npt.NDArray[np.float32]:
+def _numbers(codes: Array) -> NDArray[np.float32]:
     """What the codes stand for, flat; exact."""
     if codes.dtype in _SOURCES:
         return np.ascontiguousarray(codes.astype(np.float32)).reshape(-1)
     return np.ascontiguousarray(_table(BY_STORAGE[codes.dtype.name])[codes.view(np.uint8)]).reshape(-1)
 
 
-@cache
-def _table(dtype: QDType) -> npt.NDArray[np.float32]:
+@functools.cache
+def _table(dtype: QDType) -> NDArray[np.float32]:
     """The values of all 256 bytes that may store an element of a type of at most 8 bits; bits above it do not count."""
     table = np.empty(256, np.float32)
     sign_bit = 1 << (dtype.bits - 1)
@@ -520,16 +528,8 @@ def _result(shape: tuple[int, ...], dtype: np.dtype[Any], out: Array | None, sou
     return out
 
 
-def _threads(num_threads: int | None, work: int) -> int:
-    """Threads for ``work`` elements."""
-    if num_threads is not None:
-        return num_threads
-    return min(len(os.sched_getaffinity(0)), max(1, work >> 16))
-
-
 # ------------------------------------------------------------------------------------------------------ integer matmul
 
-Array = NDArray[Any]
 _log = logging.getLogger(__name__)
 
 SERIAL_WORK = 50_000
@@ -571,17 +571,14 @@ def effective_num_threads(num_threads: int | None, work: int) -> int:
     Raises:
         ConfigError: If ``num_threads`` or ``QTOOL_NUM_THREADS`` is not an integer from 1 to 1024.
     """
-    given: object = num_threads if num_threads is not None else os.environ.get("QTOOL_NUM_THREADS") or None
-    if given is None:
-        wanted = _usable_cpus()
+    variable = os.environ.get("QTOOL_NUM_THREADS", "")
+    if num_threads is not None:
+        wanted = _checked_threads("num_threads", num_threads)
+    elif variable:
+        digits = variable.isascii() and variable.isdigit()
+        wanted = _checked_threads("QTOOL_NUM_THREADS", int(variable) if digits else variable)
     else:
-        name = "QTOOL_NUM_THREADS" if num_threads is None else "num_threads"
-        whole = (isinstance(given, (int, np.integer)) and not isinstance(given, bool)) or (
-            num_threads is None and isinstance(given, str) and given.isascii() and given.isdigit()
-        )
-        wanted = int(str(given)) if whole else 0
-        if not 1 <= wanted <= MAX_THREADS:
-            raise ConfigError(f"{name} is {given!r}; expected an integer from 1 to {MAX_THREADS}.")
+        wanted = _usable_cpus()
     if num_threads is None and work < SERIAL_WORK:
         wanted = 1
     if _process.forked_after_one or not _OPENMP:
@@ -589,6 +586,12 @@ def effective_num_threads(num_threads: int | None, work: int) -> int:
     if wanted > 1:
         _process.parallel_region_entered = True
     return wanted
+
+
+def _checked_threads(name: str, given: object) -> int:
+    if not isinstance(given, (int, np.integer)) or isinstance(given, bool) or not 1 <= given <= MAX_THREADS:
+        raise ConfigError(f"{name} is {given!r}; expected an integer from 1 to {MAX_THREADS}.")
+    return int(given)
 
 
 def _usable_cpus() -> int:

@@ -275,6 +275,7 @@ def _with_weights(
     """Fill in the parameters of constant operands; repair scales whose bias would not fit."""
     result: list[Decision] = []
     notes: list[str] = []
+    repairs: dict[str, int] = {}
     for decision in decisions:
         node = _by_name(ctx.graph, decision.node)
         weights = []
@@ -299,7 +300,7 @@ def _with_weights(
             weights[0], repaired = repair_for_bias(weights[0], ctx.graph.weight(bias), scale)
             if repaired:
                 note = f"raised the weight scale of {repaired} channel(s) so that the bias fits int32"
-                notes.append(f"{decision.node}: {note}")
+                repairs[decision.node] = repaired
         depth = products_per_output(node, ctx) if decision.form is Form.OPERATOR and decision.weights else 0
         limit = _MAX_K.get((ctx.activation_dtype.name, ctx.weight_dtype.name))
         if limit is not None and depth > limit:
@@ -308,4 +309,11 @@ def _with_weights(
                 f"{ctx.activation_dtype.name} x {ctx.weight_dtype.name})"
             )
         result.append(replace(decision, weights=tuple(weights), note=note))
+    if repairs:
+        first = next(iter(repairs))
+        others = f" and {len(repairs) - 1} more nodes" if len(repairs) > 1 else ""
+        notes.append(
+            f"raised the weight scale of {sum(repairs.values())} channels, whose weights are tiny beside their bias, "
+            f"so that the bias fits int32 (in {first}{others})"
+        )
     return result, notes

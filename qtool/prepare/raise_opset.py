@@ -6,7 +6,6 @@ Clip, Upsample). What the converter cannot carry over is refused. Scope: the top
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,6 +65,7 @@ class RaiseOpsetPass(PreparePass):
         if opset >= self.min_opset:
             return ir.passes.PassResult(model, modified=modified)
         self._from = opset
+        _require_known_operators(model, opset, self.min_opset)
         scales = _scales_of_resizes(model) if opset <= 10 < self.min_opset else {}
         converted = self._convert(model)
         _restore(model, converted)
@@ -83,7 +83,7 @@ class RaiseOpsetPass(PreparePass):
         try:
             result = version_converter.convert_version(proto, self.min_opset)
         except Exception as error:  # RuntimeError and IndexError from C++, ValueError from Python
-            raise ModelError(_refusal(error, self._from, self.min_opset), hint=_HINT) from error
+            raise ModelError(_refusal(proto, error, self._from, self.min_opset), hint=_HINT) from error
         try:
             onnx.checker.check_model(result)
         except onnx.checker.ValidationError as error:
@@ -118,12 +118,61 @@ class RaiseOpsetPass(PreparePass):
                 )
 
 
-def _refusal(error: Exception, opset: int, target: int) -> str:
-    """One line with the operator, if the converter names it."""
-    text = " ".join(str(error).split())
-    match = re.search(r"for (?:Op )?([A-Z]\w*)", text)
-    subject = f"Operator {match.group(1)}" if match else "The model"
-    return f"{subject} cannot be converted from opset {opset} to {target}: {text[:200]}"
+def _require_known_operators(model: ir.Model, opset: int, target: int) -> None:
+    """The converter can only carry operators that exist, and its own message about others is garbled."""
+    import onnx
+
+    for graph in model.graphs():
+        for node in graph:
+            if node.domain != "" or node.op_identifier() in model.functions:
+                continue
+            old_upsample = node.op_type == "Upsample" and "height_scale" in node.attributes
+            try:
+                onnx.defs.get_schema(node.op_type, opset, "")
+            except onnx.defs.SchemaError:
+                what = f"it is not in opset {opset} of ai.onnx"
+            else:
+                if not old_upsample:
+                    continue
+                what = "onnx has no conversion for its experimental form"
+            raise ModelError(
+                f"Operator {node.op_type} (node '{node.name}') cannot be converted from opset {opset} "
+                f"to {target}: {what}.",
+                hint=_HINT,
+            )
+
+
+def _refusal(proto: onnx.ModelProto, error: Exception, opset: int, target: int) -> str:
+    """One line with the operator, if a single one can be blamed."""
+    node = _culprit(proto, target)
+    subject = "The model" if node is None else f"Operator {node.op_type} (node '{node.name}')"
+    reason = " ".join(str(error).split()).rpartition("failed: ")[2][:200]
+    return f"{subject} cannot be converted from opset {opset} to {target}: {reason}"
+
+
+def _culprit(proto: onnx.ModelProto, target: int) -> onnx.NodeProto | None:
+    """The first node that cannot be converted on its own."""
+    import onnx
+    from onnx import version_converter
+
+    infos = {info.name: info for info in (*proto.graph.input, *proto.graph.value_info)}
+    constants = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for node in proto.graph.node:
+        single = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
+        single.graph.name = "single"
+        single.graph.node.append(node)
+        for name in dict.fromkeys(name for name in node.input if name):
+            if name in constants:
+                single.graph.initializer.append(constants[name])
+            else:
+                single.graph.input.append(infos.get(name) or onnx.helper.make_empty_tensor_value_info(name))
+        single.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in node.output if name)
+        try:
+            version_converter.convert_version(single, target)
+        except Exception:  # whatever the converter raises; the caller reports its first error
+            culprit: onnx.NodeProto = node
+            return culprit
+    return None
 
 
 def _restore(model: ir.Model, converted: ir.Model) -> None:

@@ -67,7 +67,8 @@ def test_bad_variable(monkeypatch: pytest.MonkeyPatch, bad: str) -> None:
     monkeypatch.setenv("QTOOL_NUM_THREADS", bad)
     with pytest.raises(ConfigError) as error:
         kernels.effective_num_threads(None, 0)
-    assert str(error.value) == f"QTOOL_NUM_THREADS is '{bad}'; expected an integer from 1 to 1024."
+    shown = int(bad) if bad.isdigit() else repr(bad)
+    assert str(error.value) == f"QTOOL_NUM_THREADS is {shown}; expected an integer from 1 to 1024."
 
 
 @pytest.mark.parametrize(

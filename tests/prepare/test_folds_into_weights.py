@@ -264,7 +264,7 @@ def test_scaling_channels_is_scaling_the_output(group, per_in, per_out, spatial,
     for op_type, shape in (("Conv", (group * per_out, per_in)), ("ConvTranspose", (group * per_in, per_out))):
         weight = floats(rng, *shape, *[2] * spatial)
         node = ir.Node("", op_type, [], attributes)
-        assert output_channels(node, weight) == group * per_out
+        assert output_channels(node, weight.shape) == group * per_out
         scaled = _scale_channels(node, weight, factors)
         for channel in range(group * per_out):
             if op_type == "Conv":

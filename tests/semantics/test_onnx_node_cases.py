@@ -16,14 +16,10 @@ from onnx.reference.op_run import OpRun
 from qtool import kernels, reference
 from tests.kernels.elementwise import assert_same_bits
 from tests.semantics.elementwise_runners import RUNNERS as ELEMENTWISE
+from tests.semantics.integer_runners import RUNNERS as INTEGER
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-try:
-    from tests.semantics.integer_runners import RUNNERS as INTEGER
-except ImportError:
-    INTEGER = {}
 
 RUNNERS = ELEMENTWISE | INTEGER
 OP_TYPES = {
