@@ -30,6 +30,9 @@ def show_summary(out: Output, source: Path, result: QuantizeResult) -> None:
     rows = [
         [op, str(q), str(n)] for op, (q, n) in sorted(result.by_op.items(), key=lambda item: (-item[1][1], item[0]))
     ]
+    absorbed = sum(len(decision.absorbed) for decision in result.plan.decisions)
+    if absorbed:
+        rows.append(["(absorbed by these)", str(absorbed), str(absorbed)])
     out.say_table(["operator", "quantized", "of"], rows, right=["quantized", "of"])
     if result.skips:
         out.say()

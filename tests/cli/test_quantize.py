@@ -82,9 +82,10 @@ def test_stdout_is_the_path_and_stderr_the_summary(api, qtool_command):
     assert ended.err.splitlines() == [
         "2 of 8 nodes quantized",
         "",
-        "operator  quantized  of",
-        "Shape             0   5",
-        "Conv              1   2",
+        "operator             quantized  of",
+        "Shape                        0   5",
+        "Conv                         1   2",
+        "(absorbed by these)          1   1",
         "",
         "Left in float: 6 nodes",
         "     1  its weight is not constant: odd (Conv)",
