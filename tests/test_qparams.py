@@ -127,7 +127,7 @@ magnitudes = st.floats(0, 2.0**100, width=32)
 @settings(max_examples=60, deadline=None)
 @given(name=st.sampled_from(INTEGERS), low=magnitudes, high=magnitudes, symmetric=st.booleans(), part=st.floats(0, 1))
 def test_any_range(name, low, high, symmetric, part):
-    """0 is exact, the scale is a finite normal number, and no value inside the range is off by more than half a step."""
+    """0 is exact, the scale is a finite normal number, and values inside the range are off by half a step."""
     dtype = qdtype(name)
     params = activation_qparams(-low, high, dtype, symmetric=symmetric)
     scale, zero = pair(params)
