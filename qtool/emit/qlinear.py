@@ -70,10 +70,11 @@ class QLinearRewriter(Rewriter):
         node = self._nodes[decision.node]
         names = dict(decision.inputs)
         inputs = [self.codes(names[i]) if i in names else value for i, value in enumerate(node.inputs)]
-        if node.op_type == "Pad" and (self._mode(node) == "constant"):
-            # what was padded with 0 is padded with the code of 0
+        if node.op_type == "Pad":
+            # what was padded with 0 is padded with the code of 0; the other modes ignore the value, which is a float
             _, zero = self.constants.parameters(decision.inputs[0][1], self.params(decision.inputs[0][1]))
-            inputs = [*inputs[:2], zero, *inputs[3:]]
+            value = zero if self._mode(node) == "constant" else None
+            inputs = [*inputs[:2], value, *inputs[3:]]
         self.replace_node(decision, node.op_type, inputs)
 
     def _mode(self, node: ir.Node) -> str:

@@ -289,6 +289,7 @@ def _with_weights(
                 weights=ctx.weight_dtype,
                 activations=ctx.activation_dtype,
                 per_channel=ctx.config.per_channel,
+                symmetric=ctx.config.symmetric_activations,
             )
             weights.append(replace(weight, params=params))
         note = decision.note

@@ -17,16 +17,23 @@ INT32_MAX = 2**31 - 1
 
 
 def weight_parameters(
-    plan: WeightPlan, value: ir.Value, graph: Graph, *, weights: QDType, activations: QDType, per_channel: bool
+    plan: WeightPlan,
+    value: ir.Value,
+    graph: Graph,
+    *,
+    weights: QDType,
+    activations: QDType,
+    per_channel: bool,
+    symmetric: bool,
 ) -> QParams:
-    """Scale and zero point of one constant operand.
+    """Scale and zero point of one constant operand; ``symmetric`` is about those that take the activations' type.
 
     Raises:
         ModelError: If the operand holds a NaN or an infinity.
     """
     array = graph.weight(value)
     if plan.as_activation:
-        return activation_qparams(float(array.min()), float(array.max()), activations)
+        return activation_qparams(float(array.min()), float(array.max()), activations, symmetric=symmetric)
     granularity: Granularity = PerTensor()
     axes: tuple[int, ...] = tuple(range(array.ndim))
     if plan.axis is not None and per_channel:
