@@ -27,9 +27,8 @@ def show_summary(out: Output, source: Path, result: QuantizeResult) -> None:
     """
     out.say(f"{result.quantized} of {_nodes(result.total)} quantized")
     out.say()
-    rows = [
-        [op, str(q), str(n)] for op, (q, n) in sorted(result.by_op.items(), key=lambda item: (-item[1][1], item[0]))
-    ]
+    by_share = sorted(result.by_op.items(), key=lambda item: (-item[1][0], -item[1][1], item[0]))
+    rows = [[op, str(quantized), str(total)] for op, (quantized, total) in by_share]
     absorbed = sum(len(decision.absorbed) for decision in result.plan.decisions)
     if absorbed:
         rows.append(["(absorbed by these)", str(absorbed), str(absorbed)])
