@@ -19,6 +19,7 @@ from qtool.prepare.graph_edits import (
     input_at,
     is_onnx_op,
     origin_of,
+    plural,
     set_origin,
     string_attribute,
 )
@@ -51,10 +52,12 @@ class RaiseOpsetPass(PreparePass):
         self.min_opset = min_opset
         self.min_ir = min_ir
         self._from = 0
+        self._dropped = 0
 
     def describe(self) -> str:
         """One line for the conversion."""
-        return f"raised the opset from {self._from} to {self.min_opset}"
+        dropped = f", without {plural(self._dropped, 'local function')} that nobody calls" if self._dropped else ""
+        return f"raised the opset from {self._from} to {self.min_opset}{dropped}"
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Convert without weights, then put them back.
@@ -73,6 +76,7 @@ class RaiseOpsetPass(PreparePass):
         if opset >= self.min_opset:
             return ir.passes.PassResult(model, modified=modified)
         self._from = opset
+        self._drop_functions(model)
         _require_known_operators(model, opset, self.min_opset)
         scales = _scales_of_resizes(model) if opset <= 10 < self.min_opset else {}
         converted = self._convert(model)
@@ -82,6 +86,20 @@ class RaiseOpsetPass(PreparePass):
         model.graph = converted.graph
         self.count += 1
         return ir.passes.PassResult(model, modified=True)
+
+    def _drop_functions(self, model: ir.Model) -> None:
+        """Local functions must import the model's opset, and the converter does not convert them."""
+        for node in (node for graph in model.graphs() for node in graph):
+            if node.op_identifier() in model.functions:
+                raise ModelError(
+                    f"Local function '{node.op_type}' (node '{node.name}') cannot be converted from opset {self._from} "
+                    f"to {self.min_opset}: its calls could not be inlined.",
+                    hint=_HINT,
+                )
+        stale = [key for key, f in model.functions.items() if f.opset_imports.get("", self.min_opset) < self.min_opset]
+        for key in stale:
+            del model.functions[key]
+        self._dropped += len(stale)
 
     def _convert(self, model: ir.Model) -> ir.Model:
         import onnx

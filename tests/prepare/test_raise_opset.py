@@ -200,6 +200,29 @@ def test_what_the_converter_drops_is_put_back(build, rng):
     assert dict(model.metadata_props) == {"k": "v"}
 
 
+def test_functions_are_inlined_first_and_the_uncalled_are_dropped(build, run):
+    text = """<ir_version: 8, opset_import: ["": 11, "local": 1]>
+    g (float[1,3] x) => (float[1,3] y) { a = local.flat(x) y = Unsqueeze<axes=[0]>(a) }
+    <opset_import: ["": 11], domain: "local"> flat (p) => (q) { q = Squeeze<axes=[0]>(p) }
+    <opset_import: ["": 11], domain: "local"> spare (p) => (q) { q = Squeeze<axes=[0]>(p) }"""
+    proto = build(text)
+    result = prepare(ir.from_proto(proto), min_opset=13, min_ir=8)
+    assert not result.model.functions
+    assert "raised the opset from 11 to 13, without 1 local function that nobody calls" in result.actions
+    x = np.asarray([[1, 2, 3]], np.float32)
+    assert np.array_equal(run(result.model, {"x": x})[0], x)
+
+
+def test_functions_that_cannot_be_inlined_are_refused(build):
+    text = """<ir_version: 8, opset_import: ["": 11, "local": 1]>
+    g (float[1,3] x) => (float[1,3] y) { [call] y = local.twice(x) }
+    <opset_import: ["": 10], domain: "local"> twice (p) => (q) { q = Add(p, p) }"""
+    with pytest.raises(
+        ModelError, match=r"Local function 'twice' \(node 'call'\) cannot be converted from opset 11 to 13"
+    ):
+        raised(build, text, 11)
+
+
 def test_weights_are_not_copied(build, rng):
     proto = build(
         "g (float[2,64] x) => (float[2,64] y) { y = MatMul(x, w) }",
