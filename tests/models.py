@@ -150,9 +150,10 @@ class Checked:
 
 def quantize_and_check(
     model: onnx.ModelProto,
-    samples: Arrays,
+    samples: Arrays | list[Arrays],
     *,
     feeds: Arrays | None = None,
+    reference: onnx.ModelProto | None = None,
     agreement_db: float = 30.0,
     **options: Any,
 ) -> Checked:
@@ -161,6 +162,14 @@ def quantize_and_check(
     The result passes the full checker and :func:`check_structure`; onnxruntime loads and runs it with optimizations off
     and on; names, order and dtypes of inputs and outputs are kept; both runs agree within one code where an output is
     quantized, and within ``agreement_db`` where float operators follow.
+
+    Args:
+        model: The float model.
+        samples: Calibration data.
+        feeds: What both are run on; the calibration data if not given.
+        reference: What gives the expected outputs, if onnxruntime refuses ``model``.
+        agreement_db: See above.
+        options: Of ``qtool.quantize``.
     """
     before = model.SerializeToString()
     result = qtool.quantize(model, samples, **options)
@@ -169,12 +178,13 @@ def quantize_and_check(
     assert quantized is not None
     onnx.checker.check_model(quantized, full_check=True)
     check_structure(quantized)
-    weights = {t.name for t in model.graph.initializer}
     for old, new in ((model.graph.input, quantized.graph.input), (model.graph.output, quantized.graph.output)):
-        wanted = [(v.name, v.type.tensor_type.elem_type) for v in old if v.name not in weights]
+        wanted = [(v.name, v.type.tensor_type.elem_type) for v in old]
         assert [(v.name, v.type.tensor_type.elem_type) for v in new] == wanted
-    feeds = samples if feeds is None else feeds
-    expected = run(model, feeds)
+    if feeds is None:
+        assert not isinstance(samples, list)
+        feeds = samples
+    expected = run(reference or model, feeds)
     got, fast = run(quantized, feeds), run(quantized, feeds, optimize=True)
     for name, y in expected.items():
         for other in (got[name], fast[name]):

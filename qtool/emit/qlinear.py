@@ -64,7 +64,8 @@ class QLinearRewriter(Rewriter):
                 weight = self.weight(node, index, decision)
                 inputs += [weight.codes, weight.scale, weight.zero_point]
         inputs += self.constants.parameters(decision.outputs[0], self.params(decision.outputs[0]))
-        self.replace_node(decision, "QLinearMatMul", inputs)
+        # a Gemm may spell out the defaults of attributes that a product does not have
+        self.replace_node(decision, "QLinearMatMul", inputs, attributes=False)
 
     def _mover(self, decision: Decision) -> None:
         node = self._nodes[decision.node]
