@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -102,12 +103,25 @@ def test_without_cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def python(code: str, **env: str) -> str:
-    """Standard output of a fresh interpreter; a hang is a failure."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True, timeout=60
+    """Standard output of a fresh interpreter; a hang is a failure, and takes the hanging children with it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    try:
+        out, err = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.communicate()
+        pytest.fail("The interpreter hangs.")
+    assert process.returncode == 0, err
+    return out
 
 
 FORK = """
