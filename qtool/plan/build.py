@@ -87,7 +87,8 @@ def _plan(
     absorbed = {name for d in decisions for name in d.absorbed}
     ordered = tuple(skips[id(n)] for n in graph.nodes if id(n) in skips and (n.name or "") not in absorbed)
     total = len(graph.nodes) + subgraph_nodes(graph.ir)
-    return Plan(tuple(decisions), ordered, tensors, total, tuple(notes))
+    types = {n.name or "": n.op_type for n in graph.nodes if n.name in absorbed}
+    return Plan(tuple(decisions), ordered, tensors, total, types, tuple(notes))
 
 
 def _decide(

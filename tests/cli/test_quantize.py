@@ -82,10 +82,9 @@ def test_stdout_is_the_path_and_stderr_the_summary(api, qtool_command):
     assert ended.err.splitlines() == [
         "2 of 8 nodes quantized",
         "",
-        "operator             quantized  of",
-        "Conv                         1   2",
-        "Shape                        0   5",
-        "(absorbed by these)          1   1",
+        "operator  quantized  of",
+        "Conv              1   2",
+        "Relu              1   1",
         "",
         "Left in float: 6 nodes",
         "     1  its weight is not constant: odd (Conv)",
