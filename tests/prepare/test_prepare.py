@@ -198,6 +198,19 @@ def test_c53_the_input_is_never_changed(build, rng, same, opset):
     assert proto.SerializeToString(deterministic=True) == before
 
 
+def test_c53_remarks_of_other_tools_are_not_renamed(rng):
+    x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([2]))
+    first = ir.node("Relu", [x])
+    second = ir.node("Neg", first.outputs)
+    first.outputs[0].name = second.outputs[0].name = "y"
+    remark = ir.Tensor(np.zeros(2, np.float32), name="y")
+    first.outputs[0].const_value = remark
+    graph = ir.Graph([x], second.outputs, nodes=[first, second], opset_imports={"": 17}, name="g")
+    result = prepare(ir.Model(graph, ir_version=8), min_opset=13, min_ir=7)
+    assert [node.outputs[0].name for node in result.model.graph] == ["y_1", "y"]
+    assert (remark.name, first.outputs[0].const_value) == ("y", remark)
+
+
 @pytest.mark.parametrize("opset", [11, 17])
 def test_everything_at_once(build, rng, run, ops, opset):
     proto = tricky(build, rng, opset=opset, ir_version=7)
