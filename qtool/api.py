@@ -239,10 +239,10 @@ def quantize(
     clock = _Clock(progress)
     with clock("prepare"):
         loaded = load_model(model)
-        source = describe_source(model)
+        source = describe_source(model, loaded)
         destination = _destination(source_path, output)
         if destination is not None and not dry_run:
-            check_destination(destination, source_path, force=force)
+            check_destination(destination, source_path, force=force, source_data=source.data_files)
         _refuse_quantized(loaded, force=force)
         prepared = _prepare(loaded, settings)
         selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
@@ -293,7 +293,7 @@ def quantize(
                     _first(samples, VERIFY_SAMPLES),
                     destination,
                     provenance=_provenance(settings, source.sha256, samples, random_calib),
-                    external_data=_has_external_data(loaded),
+                    external_data=bool(source.data_files),
                     num_threads=num_threads,
                     base_dir=base_dir,
                 )
@@ -618,9 +618,10 @@ def _info(value: ir.Value) -> TensorInfo:
 def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     import onnx_ir as ir
 
-    for value in model.graph.initializers.values():
-        if value.const_value is not None:
-            yield value.const_value
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
     for node in model.graph.all_nodes():
         if node.op_type == "Constant":
             for attribute in node.attributes.values():

@@ -1,4 +1,4 @@
-"""Ctrl-C that does not hit an import.
+"""Ctrl-C, and the requests of a system to end, as KeyboardInterrupt that does not hit an import.
 
 An exception in the middle of an import is not always a clean end: extension modules turn it into an ImportError or
 crash, and one that passes through exec() (dataclasses) makes CPython die by the signal although it was handled. So an
@@ -14,23 +14,26 @@ from contextlib import contextmanager
 from types import FrameType
 
 RETRY_SECONDS = 0.02
+# What else asks a process to end, and would otherwise leave no time to remove temporary files.
+_ENDINGS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+_DEFAULTS = (signal.default_int_handler, signal.SIG_DFL)
 
 
 @contextmanager
 def patient_interrupts() -> Iterator[None]:
-    """For the duration of a block, SIGINT raises KeyboardInterrupt as usual, but never inside an import.
+    """For the duration of a block, SIGINT, SIGTERM and SIGHUP raise KeyboardInterrupt, but never inside an import.
 
-    Leaves SIGINT alone where somebody else handles or ignores it, and outside the main thread.
+    Leaves a signal alone where somebody else handles or ignores it, and all of them outside the main thread.
     """
     main_thread = threading.current_thread() is threading.main_thread()
-    if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, _interrupt)
+    before = {s: handler for s in _ENDINGS if main_thread and (handler := signal.getsignal(s)) in _DEFAULTS}
+    for signum in before:
+        signal.signal(signum, _interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:

@@ -55,7 +55,8 @@ class Output:
             _write(sys.stdout, text)
             return
         try:
-            Path(target).write_text(text, encoding="utf-8")
+            # a file name that is not UTF-8 is shown by its escapes, which are JSON's own
+            Path(target).write_text(text, encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             raise ConfigError(f"JSON file '{target}' cannot be written: {error.strerror}.") from error
 

@@ -55,6 +55,18 @@ def test_an_ignored_interrupt_stays_ignored():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_requests_to_end_are_interrupts(signum):
+    def work():
+        with patient_interrupts():
+            signal.raise_signal(signum)
+            pytest.fail("the interrupt came late")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert signal.getsignal(signum) is signal.SIG_DFL
+
+
 def test_a_plain_frame_is_no_import():
     assert not is_importing(sys._getframe())
     assert not is_importing(None)
