@@ -273,7 +273,7 @@ class NpzFile:
             strip = max(1, _TRANSPOSE_BYTES // (count * itemsize))
             spool = tempfile.SpooledTemporaryFile(max_size=_TRANSPOSE_BYTES)  # noqa: SIM115  closed by close()
             self._spools[member.name] = spool
-            with self._open_data(member) as stream:
+            with self._open_data(member) as stream, self._reported(member.name):  # the disk may be full
                 for start in range(0, elements, strip):
                     block = np.empty((min(strip, elements - start), count), member.dtype)
                     self._fill(stream, block, member.name)
