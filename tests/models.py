@@ -194,7 +194,8 @@ def quantize_and_check(
                 assert np.array_equal(other, y)
         if y.dtype.kind == "f" and y.size:
             params = result.plan.tensors.get(name)
-            if params is not None:
+            # onnxruntime requantizes 16-bit activations to 8 bits where it fuses their product (MatMulNBits)
+            if params is not None and params.dtype.bits == 8:
                 assert np.abs(got[name] - fast[name]).max() <= float(params.scale) * (1 + 1e-4)
             else:
                 assert sqnr_db(got[name], fast[name]) >= agreement_db
