@@ -15,6 +15,8 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from qtool.version import package_version
+
 if TYPE_CHECKING:
     from qtool.api import calibrate as calibrate
     from qtool.api import evaluate as evaluate
@@ -39,7 +41,7 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        return package_version()
     if name not in _HOMES:
         raise AttributeError(f"module 'qtool' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
@@ -47,15 +49,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("qtool")
-    except PackageNotFoundError:  # run from a source tree that nobody installed
-        return "0+source"
 
 
 class _Package(ModuleType):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-INTERRUPTED = 130  # errors.EXIT_INTERRUPTED, wanted before anything is imported
+from qtool.cli._interrupt import patient_interrupts
+from qtool.errors import EXIT_INTERRUPTED
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -19,12 +20,18 @@ def main(args: Sequence[str] | None = None) -> int:
         70 internal error; 130 interrupted.
     """
     try:
-        from qtool.cli.app import run
+        with patient_interrupts():
+            from qtool.cli.app import run
 
-        return run(args)
+            code = run(args)
     except KeyboardInterrupt:  # before run() could take over, or while it was reporting
-        sys.stderr.write("interrupted, nothing was written\n")
-        return INTERRUPTED
+        sys.stderr.write("error: interrupted, nothing was written\n")
+        code = EXIT_INTERRUPTED
+    if code == EXIT_INTERRUPTED:
+        # An interrupt that passed through exec() leaves a flag in CPython that turns our exit code into a death by
+        # SIGINT, although the exception was handled. The next exec() takes it back.
+        exec("pass")
+    return code
 
 
 if __name__ == "__main__":

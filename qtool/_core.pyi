@@ -1,12 +1,25 @@
+"""Types of the compiled core; what the arguments mean stands in _core.pyx."""
+
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
-_Bytes = npt.NDArray[np.uint8]
-_Floats = npt.NDArray[np.float32]
+Array = NDArray[Any]
+_Bytes = NDArray[np.uint8]
+_Floats = NDArray[np.float32]
 
-# elementwise kernels: `x` is the bytes of the elements, `source` and `precision` number their types (kernels._SOURCES),
+# ---------------------------------------------------------------------------------------------------- threads and ISA
+
+def has_openmp() -> bool: ...
+def isa_names() -> tuple[str, ...]: ...
+def supported_isas() -> tuple[str, ...]: ...
+def isa_state() -> tuple[tuple[str, ...], tuple[str, ...], str, tuple[str, ...], str, str]: ...
+def set_isa(name: str) -> str: ...
+
+# ------------------------------------------------------------------------------------------------- elementwise kernels
+
+# `x` is the bytes of the elements, `source` and `precision` number their types (_SOURCES of kernels/elementwise.py),
 # `layout` is (cols, n_mid, b_mid, k0, k1, b_col)
 def round_to(x: _Bytes, source: int, precision: int, y: _Floats) -> None: ...
 def quantize_integer(
@@ -14,12 +27,12 @@ def quantize_integer(
     source: int,
     precision: int,
     scale: _Floats,
-    zero_point: npt.NDArray[np.int32],
+    zero_point: NDArray[np.int32],
     layout: tuple[int, ...],
     qmin: int,
     qmax: int,
     bits: int,
-    y: npt.NDArray[Any],
+    y: NDArray[Any],
     n_threads: int,
 ) -> None: ...
 def quantize_float(
@@ -31,7 +44,7 @@ def quantize_float(
     layout: tuple[int, ...],
     format: tuple[int, ...],  # noqa: A002
     saturate: bool,
-    y: npt.NDArray[Any],
+    y: NDArray[Any],
     n_threads: int,
 ) -> None: ...
 def dequantize(
@@ -41,7 +54,7 @@ def dequantize(
     scale: _Floats,
     zero_point: _Floats,
     layout: tuple[int, ...],
-    y: npt.NDArray[Any],
+    y: NDArray[Any],
     n_threads: int,
 ) -> None: ...
 def dequantize_half(
@@ -52,7 +65,7 @@ def dequantize_half(
     zero_point: _Floats,
     layout: tuple[int, ...],
     brain: bool,
-    y: npt.NDArray[Any],
+    y: NDArray[Any],
     n_threads: int,
 ) -> None: ...
 def pack(codes: _Bytes, bits: int, raw: _Bytes, n_threads: int) -> None: ...
@@ -62,38 +75,21 @@ def min_max(
     x: _Bytes,
     source: int,
     size: int,
-    counts: npt.NDArray[np.int64],
+    counts: NDArray[np.int64],
     low: _Floats,
     high: _Floats,
     n_threads: int,
 ) -> None: ...
-def absmax(x: _Bytes, source: int, outer: int, inner: int, best: npt.NDArray[np.int32], n_threads: int) -> None: ...
+def absmax(x: _Bytes, source: int, outer: int, inner: int, best: NDArray[np.int32], n_threads: int) -> None: ...
 def histogram(
     x: _Bytes,
     source: int,
     size: int,
     exponent: int,
     bits: int,
-    counts: npt.NDArray[np.int64],
+    counts: NDArray[np.int64],
     n_threads: int,
 ) -> int: ...
-
-"""Types of the compiled core; what the arguments mean stands in _core.pyx."""
-
-
-from numpy.typing import NDArray
-
-Array = NDArray[Any]
-
-# ---------------------------------------------------------------------------------------------------- threads and ISA
-
-def has_openmp() -> bool: ...
-def isa_names() -> tuple[str, ...]: ...
-def supported_isas() -> tuple[str, ...]: ...
-def isa_state() -> tuple[tuple[str, ...], tuple[str, ...], str, tuple[str, ...], str, str]: ...
-def set_isa(name: str) -> str: ...
-
-# ------------------------------------------------------------------------------------------------- elementwise kernels
 
 # ------------------------------------------------------------------------------------------------------ integer matmul
 

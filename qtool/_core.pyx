@@ -6,9 +6,10 @@
 import os
 
 from cython.parallel cimport parallel, prange, threadid
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uintptr_t
+from libc.math cimport fabs, floor, ldexp
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 
 cdef extern from "_kernels/cpu.h" nogil:
@@ -154,12 +155,7 @@ cdef inline Py_ssize_t _round_up(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
 #   exact (24 >= 2p + 2; reference.quantize_linear has the argument for subnormals). Products for a half-precision
 #   output are exact in double and reach float32 by rounding to odd, so that the last rounding is the only one.
 
-from cython.parallel cimport prange
-from libc.math cimport fabs, floor, ldexp
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t
-from libc.string cimport memcpy
-
-cdef enum Source:          # element types of x: the numbers are those of kernels._SOURCES
+cdef enum Source:          # element types of x: the numbers are those of _SOURCES of kernels/elementwise.py
     FLOAT32 = 0
     FLOAT16 = 1
     BFLOAT16 = 2
@@ -207,9 +203,10 @@ cdef inline float _float(uint32_t u) noexcept nogil:
 
 cdef inline float _from_half(uint16_t h) noexcept nogil:
     cdef uint32_t u = <uint32_t>(h & 0x7FFF) << 13
-    cdef float f = _float(u) * _float(0x77800000)           # 2^112 moves the bias from 15 to 127; exact
-    cdef uint32_t special = 0x7F800000 | u
-    u = special if (h & 0x7C00) == 0x7C00 else _bits(f)
+    cdef float subnormal = <float><int32_t>(h & 0x3FF) * _float(0x33800000)      # 2^-24
+    cdef uint32_t normal = u + 0x38000000                                        # the bias goes from 15 to 127
+    normal = normal if h & 0x7C00 else _bits(subnormal)
+    u = u | 0x7F800000 if (h & 0x7C00) == 0x7C00 else normal
     return _float(u | (<uint32_t>(h & 0x8000) << 16))
 
 
@@ -311,6 +308,16 @@ cdef void _load(const void* x, int source, int precision, Py_ssize_t start, Py_s
     elif precision == BFLOAT16 and source != BFLOAT16:
         for i in range(n):
             t[i] = _round_bfloat(t[i])
+
+
+cdef inline const float* _singles(
+    const void* x, int source, Py_ssize_t start, Py_ssize_t n, float* tile
+) noexcept nogil:
+    """n elements as float32: where they are, or converted into the tile."""
+    if source == FLOAT32:
+        return <const float*>x + start
+    _load(x, source, FLOAT32, start, n, tile)
+    return tile
 
 
 def round_to(const uint8_t[::1] x, int source, int precision, float[::1] y):
@@ -665,28 +672,29 @@ cdef void _min_max_task(
     const void* x, int source, Py_ssize_t start, Py_ssize_t stop, int64_t* counts, float* low, float* high,
 ) noexcept nogil:
     cdef float tile[TILE]
+    cdef const float* v
     cdef Py_ssize_t n, i
     cdef uint32_t u
     cdef int32_t key, least = 0x7F800000, most = _ordered(_bits(-_float(0x7F800000))), zeros, odd
     cdef int64_t nans = 0, infs = 0, negative_infs = 0, all_zeros = 0
     while start < stop:
         n = _smaller(stop - start, TILE)
-        _load(x, source, FLOAT32, start, n, tile)
+        v = _singles(x, source, start, n, tile)
         zeros = 0
         odd = 0
         for i in range(n):
-            u = _bits(tile[i]) & 0x7FFFFFFF
+            u = _bits(v[i]) & 0x7FFFFFFF
             zeros += u == 0
             odd += u >= 0x7F800000
         all_zeros += zeros
         if odd == 0:
             for i in range(n):
-                key = _ordered(_bits(tile[i]))
+                key = _ordered(_bits(v[i]))
                 least = key if key < least else least
                 most = key if key > most else most
         else:
             for i in range(n):
-                u = _bits(tile[i])
+                u = _bits(v[i])
                 if (u & 0x7FFFFFFF) > 0x7F800000:
                     nans += 1
                 elif u == 0x7F800000:
@@ -726,20 +734,21 @@ cdef void _absmax_into(
 ) noexcept nogil:
     """Magnitudes as integers, whose order is that of the floats with NaN on top; `along`: one result per element."""
     cdef float tile[TILE]
+    cdef const float* v
     cdef Py_ssize_t m, i
     cdef int32_t u, most
     while n > 0:
         m = _smaller(n, TILE)
-        _load(x, source, FLOAT32, start, m, tile)
+        v = _singles(x, source, start, m, tile)
         if along:
             for i in range(m):
-                u = <int32_t>(_bits(tile[i]) & 0x7FFFFFFF)
+                u = <int32_t>(_bits(v[i]) & 0x7FFFFFFF)
                 best[i] = u if u > best[i] else best[i]
             best += m
         else:
             most = best[0]
             for i in range(m):
-                u = <int32_t>(_bits(tile[i]) & 0x7FFFFFFF)
+                u = <int32_t>(_bits(v[i]) & 0x7FFFFFFF)
                 most = u if u > most else most
             best[0] = most
         start += m
@@ -781,14 +790,15 @@ cdef int64_t _histogram_task(
     const void* x, int source, double per_bin, Py_ssize_t half, Py_ssize_t start, Py_ssize_t stop, int64_t* counts,
 ) noexcept nogil:
     cdef float tile[TILE]
+    cdef const float* v
     cdef Py_ssize_t n, i
     cdef double position
     cdef int64_t outside = 0
     while start < stop:
         n = _smaller(stop - start, TILE)
-        _load(x, source, FLOAT32, start, n, tile)
+        v = _singles(x, source, start, n, tile)
         for i in range(n):
-            position = <double>tile[i] * per_bin        # exact: a power of two, and double has room for it
+            position = <double>v[i] * per_bin        # exact: a power of two, and double has room for it
             if position >= -<double>half and position < <double>half:
                 counts[half + <Py_ssize_t>floor(position)] += 1
             elif fabs(position) < 1e300:                # neither NaN nor Inf: |x| < 2^128, per_bin < 2^800

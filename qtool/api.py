@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from qtool.config import QuantConfig
 from qtool.dtypes import qdtype
 from qtool.errors import EXIT_OK, ConfigError, ModelError, NothingToQuantizeError
+from qtool.version import package_version
 
 if TYPE_CHECKING:
     import onnx
@@ -235,13 +236,13 @@ def quantize(
     )
     range_method, _ = parse_method(settings.method)
     source_path = Path(model) if isinstance(model, (str, os.PathLike)) else None
-    destination = _destination(source_path, output)
     clock = _Clock(progress)
     with clock("prepare"):
         loaded = load_model(model)
-        source = describe_source(model)
+        source = describe_source(model, loaded)
+        destination = _destination(source_path, output)
         if destination is not None and not dry_run:
-            check_destination(destination, source_path, force=force)
+            check_destination(destination, source_path, force=force, source_data=source.data_files)
         _refuse_quantized(loaded, force=force)
         prepared = _prepare(loaded, settings)
         selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
@@ -292,7 +293,7 @@ def quantize(
                     _first(samples, VERIFY_SAMPLES),
                     destination,
                     provenance=_provenance(settings, source.sha256, samples, random_calib),
-                    external_data=_has_external_data(loaded),
+                    external_data=bool(source.data_files),
                     num_threads=num_threads,
                     base_dir=base_dir,
                 )
@@ -568,10 +569,8 @@ def _first(samples: Samples, count: int) -> Iterator[tuple[int, Mapping[str, Any
 def _provenance(
     settings: QuantConfig, source_sha256: str, samples: Samples, random_calib: int | None
 ) -> dict[str, Any]:
-    import qtool
-
     record: dict[str, Any] = {
-        "version": qtool.__version__,
+        "version": package_version(),
         "config": settings.to_dict(),
         "source.sha256": source_sha256,
         "calibration.samples": str(samples.count),
@@ -611,16 +610,18 @@ def _info(value: ir.Value) -> TensorInfo:
     dtype = np.dtype(np.str_) if value.dtype == ir.DataType.STRING else np.dtype(value.dtype.numpy())
     if value.shape is None:
         raise ModelError(f"Value '{value.name}' of the model's interface has no shape; expected a known rank.")
-    shape = tuple(d if isinstance(d, int) else d.value for d in value.shape.dims)
+    # old exporters write -1 for a dimension of any size
+    shape = tuple((d if d >= 0 else None) if isinstance(d, int) else d.value for d in value.shape.dims)
     return TensorInfo(value.name or "", dtype, shape)
 
 
 def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     import onnx_ir as ir
 
-    for value in model.graph.initializers.values():
-        if value.const_value is not None:
-            yield value.const_value
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                yield value.const_value
     for node in model.graph.all_nodes():
         if node.op_type == "Constant":
             for attribute in node.attributes.values():
@@ -665,7 +666,9 @@ def _proto_of(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> str | 
     if isinstance(model, bytes):
         import onnx
 
-        return onnx.ModelProto.FromString(model)
+        proto = onnx.ModelProto()
+        proto.ParseFromString(model)
+        return proto
     return model
 
 

@@ -6,10 +6,9 @@ Each function is one of the numbered equations of docs/quantization.md. Nothing 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import ml_dtypes
 import numpy as np
@@ -20,7 +19,10 @@ from qtool.dtypes import BFLOAT16, BY_STORAGE, FLOAT16, QDTYPES, FloatFormat, QD
 from qtool.errors import KernelError
 from qtool.granularity import PerAxis, PerBlock, resolve
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Array = NDArray[Any]
 
 # -------------------------------------------------------------------------------------------------- element by element
 
@@ -60,10 +62,10 @@ def quantize_linear(
     """
     target = output_dtype or (BY_STORAGE[zero_point.dtype.name] if zero_point is not None else QDTYPES["uint8"])
     divide_in = np.dtype(precision) if precision is not None else _arithmetic_type(scale)
-    scale = _cast(_spread(scale, x.shape, axis, block_size), divide_in)
     if zero_point is not None:
         zero_point = _spread(zero_point, x.shape, axis, block_size)
     with np.errstate(all="ignore"):
+        scale = _cast(_spread(scale, x.shape, axis, block_size), divide_in)
         # float16 and bfloat16 are divided in float32 and rounded once more. That is the correctly rounded quotient:
         # 24 >= 2p + 2 bits for p = 11 and p = 8, and a midpoint of their subnormal grids is farther than 2^-22
         # (relative) from any other quotient.
@@ -110,8 +112,8 @@ def dequantize_linear(
     if output_dtype is None and scale.dtype.name not in ("float32", "float16", "bfloat16"):
         raise KernelError(f"Scale is {scale.dtype.name}; expected output_dtype with it.")
     out = np.dtype(output_dtype if output_dtype is not None else scale.dtype)
-    scale = _cast(_spread(scale, x.shape, axis, block_size), out)
     with np.errstate(all="ignore"):
+        scale = _cast(_spread(scale, x.shape, axis, block_size), out)
         difference = _values(x)
         if zero_point is not None:
             difference = difference - _values(_spread(zero_point, x.shape, axis, block_size))
@@ -120,14 +122,14 @@ def dequantize_linear(
         return _cast(difference.astype(np.float64) * scale.astype(np.float64), out)  # exact, then rounded once
 
 
-def pack(codes: Array, dtype: QDType) -> npt.NDArray[np.uint8]:
+def pack(codes: Array, dtype: QDType) -> NDArray[np.uint8]:
     """``raw_data`` of codes: a stream of ``dtype.bits`` bits per element, low bits first, the last byte zero-filled."""
     raw = codes.ravel().view(np.uint16 if dtype.bits == 16 else np.uint8).astype(np.int64)
     bits = (raw[:, None] >> np.arange(dtype.bits)) & 1
     return np.packbits(bits.astype(np.uint8).ravel(), bitorder="little")
 
 
-def unpack(raw: npt.NDArray[np.uint8], dtype: QDType, shape: tuple[int, ...]) -> Array:
+def unpack(raw: NDArray[np.uint8], dtype: QDType, shape: tuple[int, ...]) -> Array:
     """Codes of ``shape`` from ``raw_data``; the inverse of ``pack``."""
     count = int(np.prod(shape, dtype=np.int64))
     bits = np.unpackbits(raw, count=count * dtype.bits, bitorder="little").reshape(count, dtype.bits)
@@ -171,7 +173,7 @@ def min_max(x: Array) -> tuple[int, int, int, int, int, float, float]:
     return v.size, counts[0], counts[1], counts[2], counts[3], low, high
 
 
-def power_of_two_histogram(x: Array, exponent: int, bits: int) -> npt.NDArray[np.int64]:
+def power_of_two_histogram(x: Array, exponent: int, bits: int) -> NDArray[np.int64]:
     """Counts of floor(x / 2^(exponent - bits)) in 2 * 2^bits bins over [-2^exponent, 2^exponent); NaN and Inf left out.
 
     Raises:
@@ -185,13 +187,13 @@ def power_of_two_histogram(x: Array, exponent: int, bits: int) -> npt.NDArray[np
     return np.bincount(index, minlength=2 << bits)
 
 
-def absmax(x: Array, axis: int | None = None) -> npt.NDArray[np.float32]:
+def absmax(x: Array, axis: int | None = None) -> NDArray[np.float32]:
     """Largest |x| per index of an axis (of all if None), float32; NaN where there is one, 0 where there is nothing."""
     others = None if axis is None else tuple(i for i in range(x.ndim) if i != axis % x.ndim)
     return np.asarray(np.abs(x.astype(np.float32)).max(axis=others, initial=0))
 
 
-def decode(codes: Array, dtype: QDType) -> npt.NDArray[np.float32]:
+def decode(codes: Array, dtype: QDType) -> NDArray[np.float32]:
     """The number that each code stands for."""
     raw = codes.view(np.uint8 if codes.dtype.itemsize == 1 else codes.dtype)
     if dtype.format is not None:
@@ -217,7 +219,7 @@ def _decode_one(code: int, form: FloatFormat, sign_bit: int) -> float:
     return float(np.copysign(value, -1.0 if code & sign_bit else 1.0))
 
 
-def _round_to(values: Array, form: FloatFormat, saturate: bool) -> npt.NDArray[np.int64]:
+def _round_to(values: Array, form: FloatFormat, saturate: bool) -> NDArray[np.int64]:
     """Codes of the nearest values of a float format, ties to the even code: a search among the midpoints.
 
     Args:
@@ -241,7 +243,7 @@ def _round_to(values: Array, form: FloatFormat, saturate: bool) -> npt.NDArray[n
 
 
 @cache
-def _midpoints(form: FloatFormat) -> npt.NDArray[np.float64]:
+def _midpoints(form: FloatFormat) -> NDArray[np.float64]:
     """What lies half-way between neighbours, the last one between the largest value and where the next would be."""
     grid = np.array([form.magnitude(code) for code in range(form.max_code + 2)], np.float64)
     return (grid[:-1] + grid[1:]) / 2
@@ -263,7 +265,7 @@ def _cast(x: Array, dtype: np.dtype[Any]) -> Array:
     return codes.astype(np.uint16).view(dtype)
 
 
-def _values(codes: Array) -> npt.NDArray[np.float32]:
+def _values(codes: Array) -> NDArray[np.float32]:
     if codes.dtype == np.int32:
         return codes.astype(np.float32)
     return decode(codes, BY_STORAGE[codes.dtype.name])
@@ -300,7 +302,6 @@ def _spread(parameter: Array, shape: tuple[int, ...], axis: int, block_size: int
 
 # ------------------------------------------------------------------------------------------------------ integer matmul
 
-Array = NDArray[Any]
 Form = Literal["multiplier", "literal"]
 """The two readings of QLinearMatMul: one float32 factor (what runtimes compute), or dequantize and divide."""
 

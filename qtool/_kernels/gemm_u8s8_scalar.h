@@ -32,16 +32,15 @@
             }                                                                                                          \
         } else { /* eight k at a time: few enough lines for any cache, even when k_stride is a power of two */         \
             for (ptrdiff_t k0 = 0; k0 < padded; k0 += 8) {                                                             \
-                const ptrdiff_t count = kc - k0 < 8 ? kc - k0 : 8;                                                     \
                 const uint8_t *s = src + k0 * k_stride;                                                                \
-                for (ptrdiff_t i = 0; i < vectors; ++i, s += vector_stride) {                                          \
-                    int16_t *d = dst + i * padded + k0;                                                                \
+                int16_t *d = dst + k0;                                                                                 \
+                for (ptrdiff_t i = 0; i < vectors; ++i, s += vector_stride, d += padded) {                             \
                     int32_t sum = 0;                                                                                   \
-                    for (ptrdiff_t k = 0; k < count; ++k) {                                                            \
-                        d[k] = (int16_t)(BYTE)(uint8_t)(s[k * k_stride] ^ flip);                                       \
-                        sum += d[k];                                                                                   \
-                    }                                                                                                  \
-                    for (ptrdiff_t k = count; k < 8; ++k) d[k] = 0;                                                    \
+                    if (kc - k0 >= 8) /* a constant count: unrolled */                                                 \
+                        for (int k = 0; k < 8; ++k) sum += d[k] = (int16_t)(BYTE)(uint8_t)(s[k * k_stride] ^ flip);    \
+                    else                                                                                               \
+                        for (int k = 0; k < 8; ++k)                                                                    \
+                            sum += d[k] = k0 + k < kc ? (int16_t)(BYTE)(uint8_t)(s[k * k_stride] ^ flip) : 0;          \
                     sums[i] += (uint32_t)sum;                                                                          \
                 }                                                                                                      \
             }                                                                                                          \

@@ -7,7 +7,9 @@ dropped before the next batch: memory depends on the size of one batch, never on
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,9 +24,12 @@ from qtool.runtime import Session, create_session
 if TYPE_CHECKING:
     import onnx
 
-# Larger batches were slower on the zoo: fresh pages for the outputs cost more than the calls that are saved.
+# Batch size, measured on the zoo: batches that outgrow the caches are slower, and freed buffers of many megabytes leave
+# holes that take some batches to fill up. Up to _FEW samples may fill the whole budget (weights are streamed once for
+# all of them); more only share a quarter of it, where a run costs little beside its call.
 MAX_BATCH_BYTES = 34 << 20
-MAX_BATCH = 256  # beyond it a call is free already, and a batch of tiny samples would only delay the progress bar
+_FEW = 4
+_MANY = 256
 _OBSERVED = ("float32", "float16", "bfloat16")
 
 
@@ -65,17 +70,21 @@ def collect(
     statistics = {name: TensorStatistics.empty(histogram=histograms) for name in wanted}
     session, computed, fed = _observing_session(model, wanted, num_threads)
     done = 0
-    for rows, arrays in _observed_batches(session, computed, fed, samples, max_batch_bytes):
-        for name in wanted:
-            one = statistics[name]
-            nan, infinite = one.nan, one.pos_inf + one.neg_inf
-            one.update(arrays[name], num_threads=num_threads)
+    # A thread per tensor instead of all threads on one: a pool that spins beside onnxruntime's slows both down.
+    with ThreadPoolExecutor(num_threads or _available_cores()) as pool:
+        for rows, arrays in _observed_batches(session, computed, fed, samples, max_batch_bytes):
+            before = {name: (one.nan, one.pos_inf + one.neg_inf) for name, one in statistics.items()}
+            for _ in pool.map(lambda name, seen: statistics[name].update(seen, num_threads=1), arrays, arrays.values()):
+                pass
             if on_nan == "raise":
-                infinite = 0 if name in allow_inf else one.pos_inf + one.neg_inf - infinite
-                _refuse_non_finite(name, one.nan - nan, infinite, done, rows)
-        done += rows
-        if progress is not None:
-            progress(done, samples.count)
+                for name, one in statistics.items():
+                    nan, infinite = before[name]
+                    infinite = 0 if name in allow_inf else one.pos_inf + one.neg_inf - infinite
+                    _refuse_non_finite(name, one.nan - nan, infinite, done, rows)
+            arrays.clear()  # before the next batch is run, not after
+            done += rows
+            if progress is not None:
+                progress(done, samples.count)
     return Statistics(statistics, done)
 
 
@@ -84,29 +93,31 @@ def _observed_batches(
 ) -> Iterator[tuple[int, dict[str, npt.NDArray[Any]]]]:
     """Run all samples; yield the number of samples and the wanted tensors of each batch.
 
-    The first samples are run in the smallest batch there is, to learn how many bytes a sample takes. Its results count:
-    they are cut out of the first larger batch.
+    The first samples are run in the smallest batch there is, to learn how many bytes a sample takes. If larger batches
+    follow, they start over: one sample is run twice, but all batches have one shape. Cutting it out would give a first
+    batch of another size, for which onnxruntime's arena would keep buffers of their own.
     """
 
     def observed(feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         return {name: feeds[name] for name in fed} | (session.run(feeds, computed) if session else {})
 
     batches = samples.counted_batches(None)
-    skip, feeds = next(batches)
+    rows, feeds = next(batches)
     arrays = observed(feeds)
     nbytes = sum(array.nbytes for array in arrays.values()) + sum(array.nbytes for array in feeds.values())
-    size = min(max_batch_bytes * skip // max(nbytes, 1), MAX_BATCH) if samples.batchable else 1
-    yield skip, arrays
-    del arrays
-    if size > skip:
+    size = _batch_size(nbytes / rows, max_batch_bytes) if samples.batchable else 1
+    if size > rows:
         batches = samples.counted_batches(size)
     else:
-        skip = 0
+        yield rows, arrays
+    del arrays
     for rows, feeds in batches:
-        rest = {name: array[skip:] for name, array in feeds.items()} if skip else feeds
-        if rows > skip:
-            yield rows - skip, observed(rest)
-        skip = 0
+        yield rows, observed(feeds)
+
+
+def _batch_size(sample_bytes: float, max_batch_bytes: int) -> int:
+    fitting = max_batch_bytes / max(sample_bytes, 1.0)
+    return max(1, min(int(fitting), max(_FEW, int(fitting / 4)), _MANY))
 
 
 def _observing_session(
@@ -184,6 +195,12 @@ def _require_embedded(proto: onnx.ModelProto) -> None:
                 f"The model keeps '{tensor.name}' in an external file, and its folder is not known.",
                 hint="Give the path of the model file instead of the loaded proto.",
             )
+
+
+def _available_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _refuse_non_finite(name: str, nan: int, infinite: int, done: int, rows: int) -> None:

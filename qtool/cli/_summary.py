@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from qtool.api import QuantizeResult
-    from qtool.plan.plan import Skip
+    from qtool.plan import Decision, Skip
 
 NAMES_SHOWN = 3
 
@@ -27,9 +27,10 @@ def show_summary(out: Output, source: Path, result: QuantizeResult) -> None:
     """
     out.say(f"{result.quantized} of {_nodes(result.total)} quantized")
     out.say()
-    rows = [
-        [op, str(q), str(n)] for op, (q, n) in sorted(result.by_op.items(), key=lambda item: (-item[1][1], item[0]))
-    ]
+    by_share = sorted(result.by_op.items(), key=lambda item: (-item[1][0], -item[1][1], item[0]))
+    # operators that stay float by design are in the list below the table
+    surprising = {skip.op_type for skip in result.skips if not skip.expected}
+    rows = [[op, str(done), str(total)] for op, (done, total) in by_share if done or op in surprising]
     out.say_table(["operator", "quantized", "of"], rows, right=["quantized", "of"])
     if result.skips:
         out.say()
@@ -51,10 +52,7 @@ def show_plan(out: Output, result: QuantizeResult) -> None:
         out: The sink.
         result: What the api returned for ``dry_run=True``.
     """
-    planned = [
-        [d.node, d.op_type, d.form, "with " + ", ".join(d.absorbed) if d.absorbed else ""]
-        for d in result.plan.decisions
-    ]
+    planned = [[d.node, d.op_type, str(d.form), _remark(d)] for d in result.plan.decisions]
     skipped = [[s.node, s.op_type, "float", s.reason] for s in result.plan.skips]
     out.table(["node", "operator", "becomes", "remark"], [*planned, *skipped])
     for note in result.notes:
@@ -87,8 +85,10 @@ def _show_skips(out: Output, skips: list[Skip]) -> None:
 def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
     ratio = result.bytes_before / result.bytes_after if result.bytes_after else float("nan")
     yield "Size", f"{human_bytes(result.bytes_before)} -> {human_bytes(result.bytes_after)} ({ratio:.2f}x smaller)"
+    count = result.verified_samples
+    samples = "one calibration sample" if count == 1 else f"{count} calibration samples"
     for output, db in result.sqnr_db.items():
-        yield "SQNR", f"{db:.1f} dB at output {output}, on the calibration samples"
+        yield "SQNR", f"{db:.1f} dB at output {output}, on {samples}"
     yield "Time", _timings(result.seconds)
     if result.peak_rss_bytes:
         yield "Memory", f"{human_bytes(result.peak_rss_bytes)} at the peak"
@@ -97,6 +97,11 @@ def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
 def _timings(seconds: Mapping[str, float]) -> str:
     stages = ", ".join(f"{stage} {duration:.2f}" for stage, duration in seconds.items())
     return f"{sum(seconds.values()):.2f} s ({stages})"
+
+
+def _remark(decision: Decision) -> str:
+    parts = [f"with {', '.join(decision.absorbed)}"] if decision.absorbed else []
+    return "; ".join([*parts, *([decision.note] if decision.note else [])])
 
 
 def _nodes(count: int) -> str:

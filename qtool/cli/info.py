@@ -8,6 +8,7 @@ from qtool.cli import _options as opt
 from qtool.cli._output import STDOUT, Output, check_json_target
 
 EXAMPLES = opt.examples("qtool info", "qtool info --json -")
+_LARGE = 1 << 40  # work for which every thread is worth it
 PACKAGES = ("numpy", "onnx", "onnx-ir", "ml_dtypes", "onnxruntime", "typer", "rich")
 
 
@@ -25,6 +26,7 @@ def info(
     if json_target != STDOUT:
         rows = [["qtool", facts["qtool"]], ["python", facts["python"]], ["platform", facts["platform"]]]
         rows += [[name, installed or "not installed"] for name, installed in facts["packages"].items()]
+        rows += [["threads", str(facts["threads"])]]
         rows += [[f"kernels: {key}", _text(value)] for key, value in facts["kernels"].items()]
         out.table(["what", "value"], rows)
 
@@ -34,14 +36,15 @@ def collect() -> dict[str, Any]:
     import platform
 
     import qtool
-    from qtool.kernels import isa_info
+    from qtool.kernels import effective_num_threads, isa_info
 
     return {
         "qtool": qtool.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: _installed(name) for name in PACKAGES},
-        "kernels": isa_info(),
+        "threads": effective_num_threads(None, _LARGE),
+        "kernels": isa_info().to_dict(),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,8 +50,8 @@ def _show(out: Output, model: Path, found: Inspection) -> None:
     out.data(f"opset {found.opset}, IR version {found.ir_version}, domains {domains}")
     out.data(f"{human_bytes(found.nbytes)} in all, {human_bytes(found.weight_bytes)} of weights")
     out.data("")
-    rows = [["input", i.name, i.dtype, _shape(i.shape)] for i in found.inputs]
-    rows += [["output", o.name, o.dtype, _shape(o.shape)] for o in found.outputs]
+    rows = [["input", i.name, i.dtype.name, _shape(i.shape)] for i in found.inputs]
+    rows += [["output", o.name, o.dtype.name, _shape(o.shape)] for o in found.outputs]
     out.table(["", "name", "type", "shape"], rows)
     out.data("")
     if out.verbose:
@@ -71,19 +72,19 @@ def _show(out: Output, model: Path, found: Inspection) -> None:
 
 def _by_operator(found: Inspection) -> list[list[str]]:
     """One row per operator; its most frequent reason for staying in float, and how many others there are."""
-    reasons: dict[str, dict[str, int]] = {}
+    total: Counter[str] = Counter()
+    reasons: dict[str, Counter[str]] = {}
     for _, op_type, decision, reason in found.nodes:
+        total[op_type] += 1
         if decision != "quantize":
-            counts = reasons.setdefault(op_type, {})
-            counts[reason] = counts.get(reason, 0) + 1
+            reasons.setdefault(op_type, Counter())[reason] += 1
     rows = []
-    for op_type, (quantized, total) in sorted(found.by_op.items(), key=lambda item: (-item[1][1], item[0])):
-        ranked = sorted(reasons.get(op_type, {}).items(), key=lambda item: (-item[1], item[0]))
+    for op_type, nodes in sorted(total.items(), key=lambda item: (-item[1], item[0])):
+        ranked = sorted(reasons.get(op_type, Counter()).items(), key=lambda item: (-item[1], item[0]))
         text = ranked[0][0] if ranked else ""
-        others = len(ranked) - 1
-        rows.append(
-            [op_type, str(total), str(quantized), f"{text} (and {others} more reasons)" if others > 0 else text]
-        )
+        if len(ranked) > 1:
+            text += f" (and {len(ranked) - 1} other {'reason' if len(ranked) == 2 else 'reasons'})"
+        rows.append([op_type, str(nodes), str(nodes - sum(count for _, count in ranked)), text])
     return rows
 
 

@@ -122,7 +122,7 @@ class Graph:
         """Dimensions of a value; None for those that are not known."""
         if value is None or value.shape is None:
             return None
-        return [d if isinstance(d, int) else None for d in value.shape.dims]
+        return [d if isinstance(d, int) and d >= 0 else None for d in value.shape.dims]
 
     def takes_integers(self, node: ir.Node, index: int = 0, dtype: str = "uint8") -> bool:
         """Whether the operator's schema at this opset lets an input be an 8-bit integer."""

@@ -12,6 +12,7 @@ from qtool.prepare.graph_edits import (
     PreparePass,
     add_origin,
     constant_array,
+    constant_shape,
     input_at,
     is_onnx_op,
     plural,
@@ -39,19 +40,19 @@ class FoldPadPass(PreparePass):
 
     @staticmethod
     def _fold(conv: ir.Node, graph: ir.Graph) -> bool:
-        padded, weight = conv.inputs[0], constant_array(input_at(conv, 1))
+        padded, weight = conv.inputs[0], constant_shape(input_at(conv, 1))
         pad = padded.producer() if padded is not None else None
         if padded is None or pad is None or not is_onnx_op(pad, "Pad") or pad.graph is not graph or weight is None:
             return False
         if string_attribute(conv, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
             return False
-        pads = _zero_pads(pad, weight.ndim)
+        rank = len(weight)
+        pads = _zero_pads(pad, rank)
         if pads is None:
             return False
-        spatial = weight.ndim - 2
         explicit = string_attribute(conv, "auto_pad", "NOTSET") == "NOTSET" and "pads" in conv.attributes
-        own = conv.attributes["pads"].as_ints() if explicit else (0,) * (2 * spatial)
-        begin, end = pads[2 : weight.ndim], pads[weight.ndim + 2 :]
+        own = conv.attributes["pads"].as_ints() if explicit else (0,) * (2 * rank - 4)
+        begin, end = pads[2:rank], pads[rank + 2 :]
         conv.attributes["pads"] = ir.AttrInt64s("pads", [a + b for a, b in zip(own, begin + end, strict=True)])
         conv.attributes.pop("auto_pad", None)
         conv.replace_input_with(0, pad.inputs[0])

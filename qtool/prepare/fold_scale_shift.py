@@ -15,6 +15,7 @@ from qtool.prepare.graph_edits import (
     PreparePass,
     absorb_follower,
     constant_array,
+    constant_shape,
     float_attribute,
     input_at,
     int_attribute,
@@ -59,15 +60,17 @@ class FoldIntoWeightsPass(PreparePass):
 
     def _fold(self, node: ir.Node, graph: ir.Graph, names: NameAllocator) -> bool:
         follower = sole_consumer(node.outputs[0])
-        weight, rank = constant_array(input_at(node, 1)), _output_rank(node)
-        if follower is None or weight is None or rank is None or weight.ndim < 2:
+        weight_value, rank = input_at(node, 1), _output_rank(node)
+        shape = constant_shape(weight_value)
+        if follower is None or shape is None or rank is None or len(shape) < 2:
             return False
-        weight_value = node.inputs[1]
-        assert weight_value is not None
-        dtype = weight_value.const_value.dtype if weight_value.const_value is not None else None
-        channels = output_channels(node, weight)
+        channels = output_channels(node, shape)
         folded = self.scale_and_shift(node, follower, channels, rank)
-        if folded is None or dtype is None or not is_float_type(dtype):
+        weight = None if folded is None else constant_array(weight_value)  # read only now: it may be large, on disk
+        if folded is None or weight is None or weight_value is None or weight_value.const_value is None:
+            return False
+        dtype = weight_value.const_value.dtype
+        if not is_float_type(dtype):
             return False
         scale, shift = folded
         bias = _bias(node, channels)
@@ -98,32 +101,30 @@ class FoldIntoWeightsPass(PreparePass):
             node.op_type = "Gemm"  # a 2-D product with a bias; see _output_rank
 
 
-def output_channels(node: ir.Node, weight: np.ndarray) -> int:
+def output_channels(node: ir.Node, weight_shape: tuple[int, ...]) -> int:
     """The length of axis 1 of the output."""
     match node.op_type:
         case "Conv":
-            channels = weight.shape[0]
+            return weight_shape[0]
         case "ConvTranspose":
-            channels = weight.shape[1] * int_attribute(node, "group", 1)
+            return weight_shape[1] * int_attribute(node, "group", 1)
         case "Gemm" if int_attribute(node, "transB", 0):
-            channels = weight.shape[0]
-        case _:
-            channels = weight.shape[1]
-    return int(channels)
+            return weight_shape[0]
+    return weight_shape[1]
 
 
 def _output_rank(node: ir.Node) -> int | None:
     """The rank of the output where axis 1 is the channel axis of the weight; None where it is not, or unknown."""
     if node.op_type == "MatMul":
         # Axis 1 is the column of the weight only for a 2-D product.
-        activation, weight = node.inputs[0], constant_array(node.inputs[1])
+        activation, weight = node.inputs[0], constant_shape(node.inputs[1])
         flat = activation is not None and activation.shape is not None and activation.shape.rank() == 2
-        return 2 if flat and weight is not None and weight.ndim == 2 else None
+        return 2 if flat and weight is not None and len(weight) == 2 else None
     if node.op_type == "Gemm":
         plain = float_attribute(node, "alpha", 1.0) == 1.0 and float_attribute(node, "beta", 1.0) == 1.0
         return 2 if plain else None
-    weight = constant_array(input_at(node, 1))
-    return None if weight is None else weight.ndim
+    weight = constant_shape(input_at(node, 1))
+    return None if weight is None else len(weight)
 
 
 def _bias(node: ir.Node, channels: int) -> np.ndarray | None:

@@ -62,6 +62,14 @@ def constant_array(value: ir.Value | None) -> np.ndarray | None:
     return value.const_value.numpy()
 
 
+def constant_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The shape of a constant, without reading it; None for anything else."""
+    if value is None or not is_constant(value):
+        return None
+    assert value.const_value is not None
+    return tuple(value.const_value.shape.numpy())
+
+
 def input_at(node: ir.Node, index: int) -> ir.Value | None:
     """The input, or None where it is left out, by an empty name or by a shorter list."""
     return node.inputs[index] if index < len(node.inputs) else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from qtool.errors import ModelError
+from qtool.runtime.paths import is_utf8
 
 if TYPE_CHECKING:
     import onnx
@@ -47,11 +48,13 @@ class ModelSource:
         sha256: Of the file's bytes followed by those of its external data files in order of first use; for an object,
             of its deterministic serialization, followed likewise.
         nbytes: The size of what was hashed.
+        data_files: Its external data files, in order of first use.
     """
 
     path: Path | None
     sha256: str
     nbytes: int
+    data_files: tuple[Path, ...] = ()
 
 
 def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir.Model:
@@ -114,9 +117,10 @@ def describe_source(
         path = Path(model).absolute()
         loaded = loaded if loaded is not None else load_model(path)
         nbytes += _hash_file(path, digest)
-    for data_path in _external_files(loaded):
-        nbytes += _hash_file(Path(data_path), digest)
-    return ModelSource(path, digest.hexdigest(), nbytes)
+    data_files = tuple(Path(data_path) for data_path in _external_files(loaded))
+    for data_path in data_files:
+        nbytes += _hash_file(data_path, digest)
+    return ModelSource(path, digest.hexdigest(), nbytes, data_files)
 
 
 def _hash_file(path: Path, digest: hashlib._Hash) -> int:
@@ -136,6 +140,8 @@ def _read(path: Path, subject: str) -> ir.Model:
         raise ModelError(f"{subject} does not exist.")
     if path.is_dir():
         raise ModelError(f"{subject} is a folder; expected an ONNX file.")
+    if not is_utf8(path):
+        raise ModelError(f"{subject} is not a UTF-8 path, which onnx and onnxruntime cannot open.")
     try:
         size = path.stat().st_size
         if size == 0:
@@ -150,14 +156,14 @@ def _read(path: Path, subject: str) -> ir.Model:
                 raise ModelError(f"{subject} is a Git LFS pointer, not the model itself.", hint="Run: git lfs pull")
         import onnx
 
-        # Parsed here, not by onnx_ir.load: the file's name must not decide on a text format unasked, and the folder
-        # must be absolute, or the check that external data stays inside it is skipped.
-        proto = onnx.load_model(path, load_external_data=False)
+        # Parsed here, not by onnx_ir.load: the file's name must not decide on a text format, which onnxruntime could
+        # not read, and the folder must be absolute, or the check that external data stays inside it is skipped.
+        proto = onnx.load_model(path, format="protobuf", load_external_data=False)
     except OSError as error:
         raise ModelError(f"{subject} cannot be read: {error.strerror or error}.") from error
     except ModelError:
         raise
-    except Exception as error:  # protobuf's DecodeError, and ParseError, UnicodeDecodeError of its text formats
+    except Exception as error:  # protobuf's own error types moved between versions
         raise ModelError(
             f"{subject} is not an ONNX model, or is truncated: it does not parse as protobuf.",
             hint="Copy or download the file again, and compare its size.",

@@ -15,6 +15,7 @@ from qtool.prepare.graph_edits import (
     NameAllocator,
     PreparePass,
     constant_array,
+    constant_shape,
     float_attribute,
     input_at,
     int_attribute,
@@ -52,16 +53,17 @@ def _normalize(node: ir.Node, graph: ir.Graph, names: NameAllocator) -> bool:
         return False
     alpha, beta = float_attribute(node, "alpha", 1.0), float_attribute(node, "beta", 1.0)
     trans_a, trans_b = bool(int_attribute(node, "transA", 0)), bool(int_attribute(node, "transB", 0))
-    weight = constant_array(b)
-    row = None if c is None or weight is None else _bias_row(c, weight.shape[0 if trans_b else 1])
-    keeps_gemm = weight is not None and (c is None or row is not None)
+    shape = constant_shape(b)
+    row = None if c is None or shape is None else _bias_row(c, shape[0 if trans_b else 1])
+    keeps_gemm = shape is not None and (c is None or row is not None)
     if keeps_gemm and alpha == beta == 1.0 and not trans_a and not trans_b and (c is None or _is_row(c, row)):
         return False
 
     if trans_a:
         node.replace_input_with(0, _transpose(a, node, graph, names))
-    if weight is not None:
-        if trans_b or alpha != 1.0:
+    if shape is not None:
+        weight = constant_array(b) if trans_b or alpha != 1.0 else None
+        if weight is not None:
             array = np.ascontiguousarray(weight.T if trans_b else weight)
             scaled = array if alpha == 1.0 else (array.astype(np.float64) * alpha).astype(weight.dtype)
             suffix = "transposed" if trans_b else "scaled"

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from qtool.errors import ConfigError, DataError, ModelError
 from qtool.runtime import TensorInfo
+from qtool.runtime.paths import is_utf8
 
 if TYPE_CHECKING:
     import onnx
@@ -94,6 +95,8 @@ class OrtSession:
         if base_dir is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(base_dir))
         subject = f"Model '{model}'" if isinstance(model, (str, Path)) else "Model"
+        if isinstance(model, (str, Path)) and not is_utf8(model):
+            raise ModelError(f"{subject} is not a UTF-8 path, which onnxruntime cannot open.")
         source = _source(model, subject, base_dir)
         try:
             session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])

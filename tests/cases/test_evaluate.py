@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx.parser
-from qtool.calibrate.samples import open_samples
-from qtool.runtime import create_session
 
+from qtool.calibrate.samples import open_samples
 from qtool.evaluate.compare import compare
+from qtool.runtime import create_session
 
 FLOAT = '<ir_version: 8, opset_import: ["" : 17]> m (float[N, 3] x) => (float[N, 3] y) { y = Identity(x) }'
 ROUNDED = '<ir_version: 8, opset_import: ["" : 17]> m (float[N, 3] x) => (float[N, 3] y) { y = Round(x) }'

@@ -478,8 +478,8 @@ def test_concat_of_different_ranges(form, factor, shared):
 
 
 @formats
-def test_a_shared_clamp_that_reaches_too_far_is_kept(form):
-    """The other input of a Concat goes to -9, so the shared range is not the Clip's: saturation cannot clip."""
+def test_a_join_beyond_the_bounds_of_an_absorbed_clamp_requantizes(form):
+    """The other input of a Concat goes to -9: under a shared range saturation could not clip at 0 and 6."""
     model = build(
         """m (float[N,4,6,6] x) => (float[N,4,6,6] y) {
             [c1] h = Conv<pads=[1,1,1,1]>(x, w1)
@@ -494,8 +494,10 @@ def test_a_shared_clamp_that_reaches_too_far_is_kept(form):
         },
     )  # fmt: skip
     checked = quantize_and_check(model, {"x": normal(4, 4, 6, 6, seed=2)}, format=form)
-    assert checked.params("a") == checked.params("b")
-    assert not any(d.clip for d in checked.result.plan.decisions)
+    assert [d.clip for d in checked.result.plan.decisions if d.clip] == ["clip"]
+    assert checked.params("a").range[0] == 0.0
+    assert checked.params("a").range[1] <= 6.0
+    assert checked.params("c") == checked.params("b") != checked.params("a")
     assert checked.sqnr() >= 30
 
 

@@ -3,76 +3,71 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+from qtool.api import Inspection, QuantizeResult
+from qtool.config import QuantConfig
 from qtool.evaluate.report import Latency, OutputReport, Report, Sizes
+from qtool.plan import Decision, Form, Plan, Skip
+from qtool.runtime import TensorInfo
 
-SKIPS = [
-    *(SimpleNamespace(node=f"shape{i}", op_type="Shape", reason="computes no floats", expected=True) for i in range(5)),
-    SimpleNamespace(node="odd", op_type="Conv", reason="its weight is not constant", expected=False),
-]
-PLAN = SimpleNamespace(
-    decisions=[SimpleNamespace(node="conv1", op_type="Conv", form="operator", absorbed=("relu1",))],
-    skips=SKIPS,
+SKIPS = (
+    *(Skip(f"shape{i}", "Shape", "computes no floats", expected=True) for i in range(5)),
+    Skip("odd", "Conv", "its weight is not constant"),
 )
+DECISION = Decision(
+    "conv1", "Conv", Form.OPERATOR, inputs=((0, "x"),), absorbed=("relu1",), note="a scale was repaired"
+)
+PLAN = Plan((DECISION,), SKIPS, {"x": None}, nodes=8, absorbed_types={"relu1": "Relu"})
 
 
-@dataclass
-class Result:
-    """The attributes of a QuantizeResult that the command line reads."""
-
-    model_path: Path | None = Path("m.int8.onnx")
-    plan: Any = field(default_factory=lambda: PLAN)
-    quantized: int = 2
-    total: int = 8
-    by_op: Mapping[str, tuple[int, int]] = field(default_factory=lambda: {"Conv": (1, 2), "Shape": (0, 5)})
-    skips: list[Any] = field(default_factory=lambda: SKIPS)
-    bytes_before: int = 26454
-    bytes_after: int = 9100
-    sqnr_db: Mapping[str, float] = field(default_factory=lambda: {"y": 38.25})
-    notes: list[str] = field(default_factory=lambda: ["extra key 'labels' ignored"])
-    seconds: Mapping[str, float] = field(default_factory=lambda: {"prepare": 0.5, "calibrate": 1.0})
-    peak_rss_bytes: int = 180_000_000
-    exit_code: int = 0
-    message: str = "2 of 8 nodes quantized"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"model_path": str(self.model_path), "quantized": self.quantized}
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An input or output."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str | None, ...]
+def result(**changes: Any) -> QuantizeResult:
+    """What a small quantization returns."""
+    fields: dict[str, Any] = {
+        "model_path": Path("m.int8.onnx"),
+        "model": None,
+        "plan": PLAN,
+        "quantized": 2,
+        "total": 8,
+        "by_op": PLAN.by_operator(),
+        "skips": list(SKIPS),
+        "bytes_before": 26454,
+        "bytes_after": 9100,
+        "sqnr_db": {"y": 38.25},
+        "verified_samples": 4,
+        "actions": (),
+        "notes": ["extra key 'labels' ignored"],
+        "seconds": {"prepare": 0.5, "calibrate": 1.0},
+        "peak_rss_bytes": 180_000_000,
+        "config": QuantConfig(),
+        "message": "2 of 8 nodes quantized",
+    }
+    return QuantizeResult(**fields | changes)
 
 
-@dataclass
-class Inspection:
-    """The attributes of an Inspection that the command line reads."""
-
-    nodes: tuple[tuple[str, str, str, str], ...] = (
+def inspection() -> Inspection:
+    """What a small inspection returns."""
+    nodes = [
         ("conv1", "Conv", "quantize", ""),
         ("odd", "Conv", "float", "its weight is not constant"),
         ("bad\x1b[31mname", "Shape", "float", "computes no floats"),
+    ]
+    return Inspection(
+        nodes=nodes,
+        by_op={"Conv": (1, 2), "Shape": (0, 1)},
+        inputs=(TensorInfo("x", np.dtype(np.float32), ("N", 3, None)),),
+        outputs=(TensorInfo("y", np.dtype(np.float32), ("N", 10)),),
+        opset=17,
+        ir_version=8,
+        nbytes=26454,
+        weight_bytes=24000,
+        domains=["ai.onnx"],
     )
-    by_op: Mapping[str, tuple[int, int]] = field(default_factory=lambda: {"Conv": (1, 2), "Shape": (0, 1)})
-    inputs: tuple[Tensor, ...] = (Tensor("x", "float32", ("N", 3, None)),)
-    outputs: tuple[Tensor, ...] = (Tensor("y", "float32", ("N", 10)),)
-    opset: int = 17
-    ir_version: int = 8
-    nbytes: int = 26454
-    weight_bytes: int = 24000
-    domains: tuple[str, ...] = ("ai.onnx",)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"opset": self.opset, "nodes": [list(node) for node in self.nodes]}
 
 
 def report(**changes: Any) -> Report:
@@ -98,7 +93,7 @@ class Api(ModuleType):
     def __init__(self, **answers: Any) -> None:
         super().__init__("qtool.api")
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
-        answers = {"quantize": Result(), "inspect": Inspection(), "evaluate": report()} | answers
+        answers = {"quantize": result(), "inspect": inspection(), "evaluate": report()} | answers
         for name, answer in answers.items():
             setattr(self, name, self._function(name, answer))
 

@@ -17,7 +17,7 @@ PROGRAM = """
 import sys, time, warnings
 import qtool
 from pathlib import Path
-from tests.cli.fakes import Api, Inspection, Result
+from tests.cli.fakes import Api, inspection, result
 from qtool.__main__ import main
 {setup}
 sys.modules["qtool.api"] = qtool.api = Api({answers})
@@ -31,17 +31,17 @@ def wait(*a, **k):
 LATE = """
 def late(*a, **k):
     time.sleep(0.5)
-    return Inspection()
+    return inspection()
 """
 WARN = """
 def warn(*a, **k):
     warnings.warn("old\\nthing", UserWarning)
-    return Result()
+    return result()
 """
 UNWATCHED = """
 def work(*a, progress=None, **k):
     assert progress is None
-    return Result()
+    return result()
 """
 
 
@@ -133,7 +133,7 @@ def test_a_full_disk_behind_stdout():
         process = start("inspect", "m.onnx", stdout=full)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert err.splitlines() == ["error: No space left on device."]
+    assert err.splitlines() == ["error: '<stdout>': No space left on device."]
 
 
 def test_warnings_of_libraries_are_labelled():
@@ -152,7 +152,7 @@ def test_a_name_that_the_terminal_cannot_show():
     process = start(
         "quantize",
         "m.onnx",
-        answers="quantize=Result(model_path=Path('m\\u00e4.onnx'))",
+        answers="quantize=result(model_path=Path('m\\u00e4.onnx'))",
         env={"PYTHONIOENCODING": "ascii"},
     )
     code, out, _ = finish(process)

@@ -253,6 +253,7 @@ def test_negative_zero_survives_a_zero_zero_point():
     ("arguments", "options", "message"),
     [
         ((np.zeros(3), scalar(1)), {}, "x has type float64; expected a quantized type or int32"),
+        ((np.zeros(3, ">i2"), scalar(1)), {}, "x has type int16 in foreign byte order; expected a quantized type"),
         ((np.zeros(3, np.uint8).view(E8M0), scalar(1)), {}, "x has type float8_e8m0fnu; expected"),
         ((np.zeros(3, np.int8), scalar(1, np.float64)), {}, "Scale has type float64; expected float32"),
         ((np.zeros(3, np.int8), scalar(1, E8M0)), {}, "there is no output_dtype; expected one"),

@@ -241,6 +241,18 @@ def test_rounding_agrees_with_ml_dtypes_inside_the_range(name):
 # Kernels are the reference
 
 
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("precision", FLOATS, ids=str)
+def test_random_bit_patterns(target, precision):
+    rng = np.random.default_rng(10)
+    x, scale = (rng.integers(0, 2**32, 4000).astype(np.uint32).view(np.float32) for _ in range(2))
+    with np.errstate(all="ignore"):  # for one half, quotients that are not extreme
+        scale[:2000] = np.abs(x[:2000]) * rng.uniform(0.001, 2, 2000).astype(np.float32)
+    for saturate in (True, False):
+        options = {"axis": 0, "output_dtype": target, "precision": precision, "saturate": saturate}
+        assert_same_bits(kernels.quantize(x, scale, **options), reference.quantize_linear(x, scale, **options))
+
+
 def _both(case: Case, **options) -> None:
     options |= {"axis": case.axis, "block_size": case.block_size}
     if case.zero_point is None:
@@ -322,6 +334,7 @@ def test_inputs_are_left_alone():
     ("arguments", "options", "message"),
     [
         ((np.zeros(3), scalar(1)), {}, "x has type float64; expected float32, float16, bfloat16, int32"),
+        ((floats(1).astype(">f4"), scalar(1)), {}, "x has type float32 in foreign byte order; expected float32"),
         ((floats(1, 2), scalar(1, np.float64)), {}, "Scale has type float64; expected float32"),
         ((floats(1, 2), np.array(2, np.int32)), {}, "Scale has type int32; expected a precision"),
         ((floats(1, 2), scalar(1)), {"precision": np.float64}, "precision is float64; expected float32"),

@@ -7,8 +7,8 @@ the filled bins of each group again. The t of the smallest divergence wins; of e
 The histogram must be much finer than the levels: with as many bins as levels the search can only return the whole
 range. Here it has up to 4096 bins. An outlier can still leave the bulk of the data in fewer bins than levels, where
 TensorRT does not search; so short thresholds are searched too, and the divergence is that of the counts as they are,
-sum p log(p/q) - p + q, because normalised distributions of a few bins look alike however much was clipped. Exact zeros are left out: every
-quantizer represents them, and behind a Relu they would outweigh everything else.
+sum p log(p/q) - p + q, because normalised distributions of a few bins look alike however much was clipped. Exact
+zeros are left out: every quantizer represents them, and behind a Relu they would outweigh everything else.
 """
 
 from __future__ import annotations
