@@ -19,7 +19,7 @@ def set_isa(name: str) -> str: ...
 
 # ------------------------------------------------------------------------------------------------- elementwise kernels
 
-# `x` is the bytes of the elements, `source` and `precision` number their types (kernels._SOURCES),
+# `x` is the bytes of the elements, `source` and `precision` number their types (_SOURCES of kernels/elementwise.py),
 # `layout` is (cols, n_mid, b_mid, k0, k1, b_col)
 def round_to(x: _Bytes, source: int, precision: int, y: _Floats) -> None: ...
 def quantize_integer(

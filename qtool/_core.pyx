@@ -155,7 +155,7 @@ cdef inline Py_ssize_t _round_up(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
 #   exact (24 >= 2p + 2; reference.quantize_linear has the argument for subnormals). Products for a half-precision
 #   output are exact in double and reach float32 by rounding to odd, so that the last rounding is the only one.
 
-cdef enum Source:          # element types of x: the numbers are those of kernels._SOURCES
+cdef enum Source:          # element types of x: the numbers are those of _SOURCES of kernels/elementwise.py
     FLOAT32 = 0
     FLOAT16 = 1
     BFLOAT16 = 2

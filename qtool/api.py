@@ -217,7 +217,7 @@ def quantize(
     """
     from qtool.calibrate.methods import parse_method
     from qtool.emit import emit
-    from qtool.plan import Selection, build_plan
+    from qtool.plan import Selection, build_plan, check_finite
     from qtool.prepare.load import describe_source, load_model
     from qtool.publish import Published, check_destination, publish
 
@@ -248,6 +248,7 @@ def quantize(
         selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
     with clock("plan"):
         plan = build_plan(prepared.model, settings, selection)
+        check_finite(prepared.model, plan)
     if not plan.decisions and not settings.allow_empty:
         raise NothingToQuantizeError(
             f"0 of {plan.nodes} nodes were quantized: {_why_nothing(plan)}.",
@@ -284,7 +285,7 @@ def quantize(
         with clock("emit"):
             quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
         with clock("verify"):
-            float_model, base_dir, cleanup = _as_runnable(model, loaded)
+            float_model, base_dir, cleanup = _as_runnable(model, loaded, prepared.model)
             try:
                 published, proto = publish(
                     quantized,
@@ -656,9 +657,12 @@ def _as_proto(model: ir.Model) -> tuple[onnx.ModelProto | Path, Path | None, Cal
 
 
 def _as_runnable(
-    model: ModelLike, loaded: ir.Model
+    model: ModelLike, loaded: ir.Model, prepared: ir.Model
 ) -> tuple[str | Path | onnx.ModelProto, Path | None, Callable[[], None]]:
-    """The user's own model, for the runtime."""
+    """The user's own model, for the runtime; or its prepared form if the runtime would refuse its node names."""
+    names = [node.name for node in loaded.graph if node.name]
+    if len(names) != len(set(names)):
+        return _as_proto(prepared)
     if isinstance(model, (str, os.PathLike)):
         return Path(model), None, _nothing
     return _as_proto(loaded)

@@ -80,8 +80,9 @@ def _guarded(scale: npt.NDArray[np.float64], storage: npt.DTypeLike, span: float
     dtype = np.dtype(storage)
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     tiny, largest = float(info.tiny), float(info.max)
-    # a range whose span (hi - lo) fits no finite scale would overflow on its way back
-    scale = np.where(scale == 0.0, 1.0, np.clip(scale, tiny, min(largest, largest / max(span, 1.0))))
+    # a range whose span (hi - lo) fits no finite scale would overflow on its way back, also if its scale is rounded up
+    cap = largest / max(span, 1.0) * (1.0 - float(info.eps))
+    scale = np.where(scale == 0.0, 1.0, np.clip(scale, tiny, cap))
     rounded = scale.astype(dtype)
     return np.where(rounded.astype(np.float64) < tiny, np.asarray(tiny, dtype), rounded).astype(dtype)
 

@@ -24,9 +24,12 @@ from qtool.runtime import Session, create_session
 if TYPE_CHECKING:
     import onnx
 
-# Larger batches were slower on the zoo: fresh pages for the outputs cost more than the calls that are saved.
+# Batch size, measured on the zoo: batches that outgrow the caches are slower, and freed buffers of many megabytes leave
+# holes that take some batches to fill up. Up to _FEW samples may fill the whole budget (weights are streamed once for
+# all of them); more only share a quarter of it, where a run costs little beside its call.
 MAX_BATCH_BYTES = 34 << 20
-MAX_BATCH = 256  # beyond it a call is free already, and a batch of tiny samples would only delay the progress bar
+_FEW = 4
+_MANY = 256
 _OBSERVED = ("float32", "float16", "bfloat16")
 
 
@@ -67,7 +70,7 @@ def collect(
     statistics = {name: TensorStatistics.empty(histogram=histograms) for name in wanted}
     session, computed, fed = _observing_session(model, wanted, num_threads)
     done = 0
-    # One thread per tensor, not one tensor on all threads: a second pool that spins beside onnxruntime's slows both down.
+    # A thread per tensor instead of all threads on one: a pool that spins beside onnxruntime's slows both down.
     with ThreadPoolExecutor(num_threads or _available_cores()) as pool:
         for rows, arrays in _observed_batches(session, computed, fed, samples, max_batch_bytes):
             before = {name: (one.nan, one.pos_inf + one.neg_inf) for name, one in statistics.items()}
@@ -90,29 +93,31 @@ def _observed_batches(
 ) -> Iterator[tuple[int, dict[str, npt.NDArray[Any]]]]:
     """Run all samples; yield the number of samples and the wanted tensors of each batch.
 
-    The first samples are run in the smallest batch there is, to learn how many bytes a sample takes. Its results count:
-    they are cut out of the first larger batch.
+    The first samples are run in the smallest batch there is, to learn how many bytes a sample takes. If larger batches
+    follow, they start over: one sample is run twice, but all batches have one shape. Cutting it out would give a first
+    batch of another size, for which onnxruntime's arena would keep buffers of their own.
     """
 
     def observed(feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         return {name: feeds[name] for name in fed} | (session.run(feeds, computed) if session else {})
 
     batches = samples.counted_batches(None)
-    skip, feeds = next(batches)
+    rows, feeds = next(batches)
     arrays = observed(feeds)
     nbytes = sum(array.nbytes for array in arrays.values()) + sum(array.nbytes for array in feeds.values())
-    size = min(max_batch_bytes * skip // max(nbytes, 1), MAX_BATCH) if samples.batchable else 1
-    yield skip, arrays
-    del arrays
-    if size > skip:
+    size = _batch_size(nbytes / rows, max_batch_bytes) if samples.batchable else 1
+    if size > rows:
         batches = samples.counted_batches(size)
     else:
-        skip = 0
+        yield rows, arrays
+    del arrays
     for rows, feeds in batches:
-        rest = {name: array[skip:] for name, array in feeds.items()} if skip else feeds
-        if rows > skip:
-            yield rows - skip, observed(rest)
-        skip = 0
+        yield rows, observed(feeds)
+
+
+def _batch_size(sample_bytes: float, max_batch_bytes: int) -> int:
+    fitting = max_batch_bytes / max(sample_bytes, 1.0)
+    return max(1, min(int(fitting), max(_FEW, int(fitting / 4)), _MANY))
 
 
 def _observing_session(

@@ -28,7 +28,7 @@ from qtool.errors import DataError
 
 SUPPORTED = "Supported: an .npz file (numpy.savez), a mapping of arrays, or an iterable of mappings (one per sample)."
 _CHUNK = 1 << 20  # zipfile copies what it returns; pieces of this size stay in cache
-_TRANSPOSE_BYTES = 32 << 20  # memory for turning a Fortran-ordered member around
+_TRANSPOSE_BYTES = 8 << 20  # memory for turning a Fortran-ordered member around
 _MAX_ROW_BYTES = 2 << 30  # one sample; ONNX tensors above this do not fit a protobuf message either
 _MAX_DEFLATE_RATIO = 1040  # deflate cannot do better than 1032:1
 # What zipfile, zlib and numpy.lib.format raise on damaged files (zipfile.BadZipFile is an Exception of its own).

@@ -135,7 +135,7 @@ class MappingStore:
         return self._array(member.name)
 
     def _array(self, name: str) -> npt.NDArray[Any]:
-        return as_array("Sample data", name, self._arrays[name])
+        return entry("Sample data", self._arrays, name)
 
 
 class ArraySource(Source):
@@ -239,7 +239,7 @@ def npz_source(path: str | Path, inputs: Sequence[TensorInfo], labels: Sequence[
 def mapping_source(arrays: Mapping[str, Any], inputs: Sequence[TensorInfo], labels: Sequence[str]) -> ArraySource:
     """Samples of arrays in memory."""
     names = [i.name for i in inputs]
-    info = SourceInfo(None, lambda: arrays_sha256([{n: as_array("Sample data", n, arrays[n]) for n in names}]))
+    info = SourceInfo(None, lambda: arrays_sha256([{n: entry("Sample data", arrays, n) for n in names}]))
     return ArraySource("Sample data", info, lambda: nullcontext(MappingStore(arrays)), inputs, labels)
 
 
@@ -261,7 +261,7 @@ class ItemsSource(Source):
     def __init__(self, items: Iterable[Any], inputs: Sequence[TensorInfo], labels: Sequence[str]) -> None:
         self._inputs = tuple(inputs)
         notes: dict[str, None] = {}
-        if iter(items) is items:
+        if isinstance(items, Iterator):
             items = list(items)
             notes[f"The iterator of samples was read into memory ({len(items)} samples)."] = None
         self._items = items
@@ -315,7 +315,7 @@ class ItemsSource(Source):
         """See :meth:`Source.labels`."""
         pieces = []
         for index, (item, run) in enumerate(zip(self._items, self.runs, strict=True)):
-            value = as_array(f"Sample {index}", key, item[key])
+            value = entry(f"Sample {index}", item, key)
             has_axis = value.ndim > 0 and value.shape[0] == run.rows and (run.rows > 1 or value.ndim == 1)
             if not has_axis and run.rows > 1:
                 raise DataError(
@@ -333,7 +333,7 @@ class ItemsSource(Source):
         require_names(subject, self._inputs, item)
         feeds = {}
         for info in self._inputs:
-            array = as_array(subject, info.name, item[info.name])
+            array = entry(subject, item, info.name)
             placed = self._place(subject, info, array)
             feeds[info.name] = cast(subject, info, placed) if convert else placed
         leading = {array.shape[0] if array.ndim else None for array in feeds.values()}
@@ -355,18 +355,20 @@ class ItemsSource(Source):
 
 
 def _share_an_axis(inputs: Sequence[TensorInfo]) -> bool:
-    """Whether every input has a leading axis, and those that fix its size agree: then items can be merged on it."""
-    fixed = {i.shape[0] for i in inputs if i.shape and isinstance(i.shape[0], int)}
-    return bool(inputs) and all(i.shape for i in inputs) and len(fixed) <= 1
+    """Whether the leading axis of every input is the batch: then items can be merged on it.
+
+    An input that fixes it to more than 1 beside others that leave it open means something else by it: the layers of a
+    recurrent state, say.
+    """
+    leading = {i.shape[0] if isinstance(i.shape[0], int) else None for i in inputs if i.shape}
+    return bool(inputs) and all(i.shape for i in inputs) and (len(leading) == 1 or leading == {None, 1})
 
 
-def as_array(subject: str, name: str, value: Any) -> npt.NDArray[Any]:
-    """``numpy.asarray`` with its failures as one line; Python objects are refused (text is fine)."""
+def entry(subject: str, item: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
+    """An item's array, with whatever goes wrong as one line; Python objects are refused (text is fine)."""
     try:
-        array = np.asarray(value)
-    except DataError:
-        raise
-    except Exception as error:  # __array__ of foreign types, NpzFile members, ragged lists
+        array = np.asarray(item[name])
+    except Exception as error:  # ragged lists, __array__ of foreign types, mappings that load on access
         raise DataError(f"{subject}: '{name}' is no array: {' '.join(str(error).split())[:160]}.") from error
     if array.dtype.hasobject:
         raise DataError(f"{subject}: '{name}' holds Python objects; expected plain numbers.")

@@ -27,9 +27,10 @@ def show_summary(out: Output, source: Path, result: QuantizeResult) -> None:
     """
     out.say(f"{result.quantized} of {_nodes(result.total)} quantized")
     out.say()
-    rows = [
-        [op, str(q), str(n)] for op, (q, n) in sorted(result.by_op.items(), key=lambda item: (-item[1][1], item[0]))
-    ]
+    by_share = sorted(result.by_op.items(), key=lambda item: (-item[1][0], -item[1][1], item[0]))
+    # operators that stay float by design are in the list below the table
+    surprising = {skip.op_type for skip in result.skips if not skip.expected}
+    rows = [[op, str(done), str(total)] for op, (done, total) in by_share if done or op in surprising]
     out.say_table(["operator", "quantized", "of"], rows, right=["quantized", "of"])
     if result.skips:
         out.say()

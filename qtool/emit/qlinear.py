@@ -64,16 +64,18 @@ class QLinearRewriter(Rewriter):
                 weight = self.weight(node, index, decision)
                 inputs += [weight.codes, weight.scale, weight.zero_point]
         inputs += self.constants.parameters(decision.outputs[0], self.params(decision.outputs[0]))
-        self.replace_node(decision, "QLinearMatMul", inputs)
+        # a Gemm may spell out the defaults of attributes that a product does not have
+        self.replace_node(decision, "QLinearMatMul", inputs, attributes=False)
 
     def _mover(self, decision: Decision) -> None:
         node = self._nodes[decision.node]
         names = dict(decision.inputs)
         inputs = [self.codes(names[i]) if i in names else value for i, value in enumerate(node.inputs)]
-        if node.op_type == "Pad" and (self._mode(node) == "constant"):
-            # what was padded with 0 is padded with the code of 0
+        if node.op_type == "Pad":
+            # what was padded with 0 is padded with the code of 0; the other modes ignore the value, which is a float
             _, zero = self.constants.parameters(decision.inputs[0][1], self.params(decision.inputs[0][1]))
-            inputs = [*inputs[:2], zero, *inputs[3:]]
+            value = zero if self._mode(node) == "constant" else None
+            inputs = [*inputs[:2], value, *inputs[3:]]
         self.replace_node(decision, node.op_type, inputs)
 
     def _mode(self, node: ir.Node) -> str:

@@ -221,10 +221,13 @@ class Rewriter:
         else:
             self.graph.insert_after(after, node)
 
-    def replace_node(self, decision: Decision, op_type: str, inputs: list[ir.Value | None]) -> None:
+    def replace_node(
+        self, decision: Decision, op_type: str, inputs: list[ir.Value | None], *, attributes: bool = True
+    ) -> None:
         """Let an integer operator take the place of a node and of what it absorbed.
 
-        The new node has the old one's name and attributes, and writes the codes of the decision's outputs.
+        The new node has the old one's name and (unless ``attributes`` is false) attributes, and writes the codes of the
+        decision's outputs.
         """
         old = self._nodes[decision.node]
         outputs = []
@@ -232,7 +235,7 @@ class Rewriter:
             dtype = ir.DataType(self.params(name).dtype.onnx)
             outputs.append(self.new_value(f"{name}_quantized", dtype, self._values[name].shape))
         node = ir.node(op_type, inputs, None, outputs=outputs, name=old.name, doc_string=old.doc_string)
-        for attribute in old.attributes.values():
+        for attribute in old.attributes.values() if attributes else ():
             node.attributes.add(attribute)
         self.graph.insert_after(old, node)
         for name, value in zip(decision.outputs, outputs, strict=True):

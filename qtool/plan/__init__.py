@@ -3,5 +3,6 @@
 from qtool.plan.build import build_plan
 from qtool.plan.plan import BiasPlan, Decision, Form, Plan, Skip, WeightPlan
 from qtool.plan.selection import Selection
+from qtool.plan.weights import check_finite
 
-__all__ = ["BiasPlan", "Decision", "Form", "Plan", "Selection", "Skip", "WeightPlan", "build_plan"]
+__all__ = ["BiasPlan", "Decision", "Form", "Plan", "Selection", "Skip", "WeightPlan", "build_plan", "check_finite"]

@@ -24,7 +24,7 @@ from qtool.plan.ops.base import Phase, PlanContext, skip
 from qtool.plan.ops.conv import multiplications, products_per_output, reason_not_to_pay
 from qtool.plan.ops.reasons import reason
 from qtool.plan.plan import Decision, Form, Plan, Skip
-from qtool.plan.ranges import activation_parameters
+from qtool.plan.ranges import activation_parameters, shared_groups
 from qtool.plan.selection import Selection
 from qtool.plan.weights import repair_for_bias, weight_parameters
 from qtool.qparams import QParams
@@ -38,7 +38,7 @@ class _State:
     """What one round taught the next."""
 
     vetoes: dict[str, str] = field(default_factory=dict)
-    kept_clamps: frozenset[str] = frozenset()
+    separate_joins: frozenset[str] = frozenset()
 
 
 def build_plan(
@@ -69,9 +69,9 @@ def build_plan(
         if statistics is None:
             return _plan(graph, decisions, skips, dict.fromkeys(values), [])
         tensors = activation_parameters(values, decisions, config, ctx.activation_dtype, statistics)
-        exceeding = _exceeding_clamps(graph, decisions, tensors)
-        if exceeding:
-            state.kept_clamps |= exceeding
+        joins = _joins_to_separate(graph, decisions, tensors)
+        if joins:
+            state.separate_joins |= joins
             continue
         decisions, notes = _with_weights(ctx, decisions, tensors)
         return _plan(graph, decisions, skips, tensors, notes)
@@ -87,13 +87,14 @@ def _plan(
     absorbed = {name for d in decisions for name in d.absorbed}
     ordered = tuple(skips[id(n)] for n in graph.nodes if id(n) in skips and (n.name or "") not in absorbed)
     total = len(graph.nodes) + subgraph_nodes(graph.ir)
-    return Plan(tuple(decisions), ordered, tensors, total, tuple(notes))
+    types = {n.name or "": n.op_type for n in graph.nodes if n.name in absorbed}
+    return Plan(tuple(decisions), ordered, tensors, total, types, tuple(notes))
 
 
 def _decide(
     graph: Graph, config: QuantConfig, selection: Selection, statistics: Statistics | None, state: _State
 ) -> tuple[PlanContext, dict[int, Skip]]:
-    ctx = PlanContext(graph, config, selection, statistics, state.kept_clamps)
+    ctx = PlanContext(graph, config, selection, statistics, state.separate_joins)
     skips: dict[int, Skip] = {}
     follow: list[ir.Node] = []
     for node in graph.nodes:
@@ -195,24 +196,29 @@ def _product_output(ctx: PlanContext, node: ir.Node, decision: Decision) -> Deci
 
 
 def _vetoes(ctx: PlanContext, state: _State) -> dict[str, str]:
-    """Decisions to take back, with the reason."""
-    found: dict[str, str] = {}
+    """Decisions to take back, with the reason.
+
+    What does not pay is settled first: only then is it known which tensors the plan needs, and those are the ones that
+    were calibrated.
+    """
+    decided = [(node, ctx.decided[id(node)]) for node in ctx.graph.nodes if id(node) in ctx.decided]
     total = _total_multiplications(ctx)
-    for node in ctx.graph.nodes:
-        decision = ctx.decided.get(id(node))
-        if decision is None:
-            continue
-        missing = _without_statistics(ctx, decision)
-        if missing is not None:
-            found[node.name or ""] = missing
-        elif handlers()[node.op_type].output_always_quantized:
-            value = _by_name(ctx.graph, decision.absorbed[-1]).outputs[0] if decision.absorbed else node.outputs[0]
-            if not ctx.is_wanted(value) and not value.is_graph_output():
-                why = reason_not_to_pay(node, ctx, total)
-                if why is not None:
-                    found[node.name or ""] = why
+    reasons = {node.name or "": _reason_not_to_pay(ctx, node, decision, total) for node, decision in decided}
+    found = {name: why for name, why in reasons.items() if why is not None}
+    if not found:
+        reasons = {node.name or "": _without_statistics(ctx, decision) for node, decision in decided}
+        found = {name: why for name, why in reasons.items() if why is not None}
     assert not (found.keys() & state.vetoes.keys()), "Bug: a vetoed node was decided again"
     return found
+
+
+def _reason_not_to_pay(ctx: PlanContext, node: ir.Node, decision: Decision, total: int | None) -> str | None:
+    if not handlers()[node.op_type].output_always_quantized:
+        return None
+    value = _by_name(ctx.graph, decision.absorbed[-1]).outputs[0] if decision.absorbed else node.outputs[0]
+    if ctx.is_wanted(value) or value.is_graph_output():
+        return None
+    return reason_not_to_pay(node, ctx, total)
 
 
 def _without_statistics(ctx: PlanContext, decision: Decision) -> str | None:
@@ -255,9 +261,12 @@ def _quantized_values(graph: Graph, decisions: list[Decision]) -> dict[str, ir.V
     return ordered
 
 
-def _exceeding_clamps(graph: Graph, decisions: list[Decision], tensors: Mapping[str, QParams]) -> frozenset[str]:
-    """Absorbed Relu and Clip nodes whose output's range exceeds their bounds: saturation would not clip there."""
-    found = set()
+def _joins_to_separate(graph: Graph, decisions: list[Decision], tensors: Mapping[str, QParams]) -> frozenset[str]:
+    """Concats whose shared range reaches beyond the bounds of a Relu or Clip that is absorbed in front of them.
+
+    Saturation would not clip there. With a scale of its own for each input the Concat requantizes, and the bound holds.
+    """
+    exceeding = set()
     for decision in decisions:
         if decision.clip is None:
             continue
@@ -265,8 +274,15 @@ def _exceeding_clamps(graph: Graph, decisions: list[Decision], tensors: Mapping[
         assert clamp is not None, "Bug: absorbed something that does not clamp"
         low, high = tensors[decision.outputs[0]].range
         if low < clamp.low or high > clamp.high * (1.0 + 1e-6):
-            found.add(decision.clip)
-    return frozenset(found)
+            exceeding.add(decision.outputs[0])
+    if not exceeding:
+        return frozenset()
+    groups = [set(group) for group in shared_groups(decisions, list(tensors))]
+    affected = set().union(*(group for group in groups if group & exceeding))
+    joins = [d for d in decisions if d.op_type == "Concat" and d.form is Form.MOVER]
+    found = frozenset(d.node for d in joins if d.outputs[0] in affected)
+    assert found, "Bug: a range exceeds its clamp, and nothing shares it"
+    return found
 
 
 def _with_weights(
@@ -289,6 +305,7 @@ def _with_weights(
                 weights=ctx.weight_dtype,
                 activations=ctx.activation_dtype,
                 per_channel=ctx.config.per_channel,
+                symmetric=ctx.config.symmetric_activations,
             )
             weights.append(replace(weight, params=params))
         note = decision.note

@@ -141,6 +141,7 @@ class Plan:
         tensors: Parameters of every activation that is quantized, by name; values are None in a plan without
             statistics.
         nodes: Number of nodes in the prepared graph, subgraphs included.
+        absorbed_types: Operator type of every absorbed node, by name.
         notes: What a user should know (an accumulator that may wrap, a range that was repaired).
     """
 
@@ -148,7 +149,8 @@ class Plan:
     skips: tuple[Skip, ...]
     tensors: Mapping[str, QParams | None]
     nodes: int
-    notes: tuple[str, ...] = field(default=())
+    absorbed_types: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def quantized(self) -> int:
@@ -156,8 +158,8 @@ class Plan:
         return sum(1 + len(d.absorbed) for d in self.decisions)
 
     def by_operator(self) -> dict[str, tuple[int, int]]:
-        """Operator -> (quantized, all) over the nodes that a decision or a skip names, most frequent first."""
-        done = Counter(d.op_type for d in self.decisions)
+        """Operator -> (quantized, all) over the nodes of the top graph, most frequent first."""
+        done = Counter(d.op_type for d in self.decisions) + Counter(self.absorbed_types.values())
         total = done + Counter(s.op_type for s in self.skips)
         return {op: (done[op], n) for op, n in sorted(total.items(), key=lambda row: (-row[1], row[0]))}
 

@@ -10,23 +10,31 @@ import onnx_ir as ir
 from qtool.dtypes import QDType
 from qtool.granularity import Granularity, PerAxis, PerTensor
 from qtool.plan.analysis import Graph
-from qtool.plan.plan import WeightPlan
+from qtool.plan.plan import Plan, WeightPlan
 from qtool.qparams import QParams, activation_qparams, symmetric_qparams
 
-INT32_MAX = 2**31 - 1
+# the other half of int32 is for the products that are added to it: their sum must not wrap around
+BIAS_MAX = 2**30
 
 
 def weight_parameters(
-    plan: WeightPlan, value: ir.Value, graph: Graph, *, weights: QDType, activations: QDType, per_channel: bool
+    plan: WeightPlan,
+    value: ir.Value,
+    graph: Graph,
+    *,
+    weights: QDType,
+    activations: QDType,
+    per_channel: bool,
+    symmetric: bool,
 ) -> QParams:
-    """Scale and zero point of one constant operand.
+    """Scale and zero point of one constant operand; ``symmetric`` is about those that take the activations' type.
 
     Raises:
         ModelError: If the operand holds a NaN or an infinity.
     """
     array = graph.weight(value)
     if plan.as_activation:
-        return activation_qparams(float(array.min()), float(array.max()), activations)
+        return activation_qparams(float(array.min()), float(array.max()), activations, symmetric=symmetric)
     granularity: Granularity = PerTensor()
     axes: tuple[int, ...] = tuple(range(array.ndim))
     if plan.axis is not None and per_channel:
@@ -35,12 +43,29 @@ def weight_parameters(
     return symmetric_qparams(array.min(axis=axes), array.max(axis=axes), weights, granularity=granularity)
 
 
+def check_finite(model: ir.Model, plan: Plan) -> None:
+    """Refuse weights and biases that cannot be quantized, before calibration trips over what they make of activations.
+
+    Raises:
+        ModelError: If one holds a NaN or an infinity; the message names it and the first index.
+    """
+    graph = Graph(model.graph)
+    for decision in plan.decisions:
+        operands = [(decision.node, weight.index) for weight in decision.weights]
+        if decision.bias is not None:
+            operands.append((decision.bias.node, decision.bias.index))
+        for name, index in operands:
+            value = graph.by_name[name].inputs[index]
+            assert value is not None, "Bug: a planned operand is missing"
+            graph.weight(value)
+
+
 def repair_for_bias(
     plan: WeightPlan, bias: np.ndarray[tuple[int, ...], np.dtype[np.float32]], input_scale: float
 ) -> tuple[WeightPlan, int]:
-    """Raise the weight scales of channels whose bias would not fit int32.
+    """Raise the weight scales of channels whose bias would not fit int32, or leave no room for the products.
 
-    The bias is stored as rint(b / (sx*sw[c])). Where that exceeds 2^31-1 the channel's own scale is raised by the ratio
+    The bias is stored as rint(b / (sx*sw[c])). Where that exceeds 2^30 the channel's own scale is raised by the ratio
     that is missing; its weights are tiny beside its bias, so their lost resolution does not show.
 
     Returns:
@@ -49,8 +74,7 @@ def repair_for_bias(
     assert plan.params is not None, "Bug: no parameters to repair"
     scale = plan.params.scale.astype(np.float64)
     magnitude = np.abs(bias.astype(np.float64)).reshape(-1)
-    # one part in 10^6 of room: the product of two float32 scales is rounded once more when it is stored
-    needed = magnitude / (input_scale * (INT32_MAX - 1)) * (1.0 + 1e-6)
+    needed = magnitude / (input_scale * BIAS_MAX)
     if scale.ndim == 0:
         needed = np.asarray(needed.max(initial=0.0))
     broken = needed > scale

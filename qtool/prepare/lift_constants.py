@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx_ir.serde import TensorProtoTensor
 
 from qtool.prepare.graph_edits import PreparePass, is_onnx_op, plural
+from qtool.prepare.light_proto import SMALL_BYTES
 
 
 class LiftConstantsPass(PreparePass):
@@ -48,7 +49,10 @@ class LiftConstantsPass(PreparePass):
             self.count += 1
         for value in graph.initializers.values():
             tensor = value.const_value
-            if isinstance(tensor, TensorProtoTensor) and not tensor.raw.HasField("raw_data"):
+            typed = isinstance(tensor, TensorProtoTensor) and not tensor.raw.HasField("raw_data")
+            # onnx's C++ functions look for small external tensors (shapes, axes) in the working directory.
+            outside = isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= SMALL_BYTES
+            if tensor is not None and (typed or outside):
                 value.const_value = own_tensor(tensor, value.name)
                 decoded += 1
         return ir.passes.PassResult(model, modified=self.count > before or decoded > 0)
@@ -61,7 +65,10 @@ def own_tensor(tensor: ir.TensorProtocol, name: str | None) -> ir.TensorProtocol
     """
     if tensor.dtype == ir.DataType.STRING:
         return ir.StringTensor(tensor.numpy(), shape=ir.Shape(tensor.shape.numpy()), name=name)
-    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name, doc_string=tensor.doc_string)
+    array = tensor.numpy()
+    if isinstance(tensor, ir.ExternalTensor):
+        array = array if tensor.nbytes > SMALL_BYTES else array.copy()  # a copy does not keep the file mapped
+    return ir.Tensor(array, dtype=tensor.dtype, name=name, doc_string=tensor.doc_string)
 
 
 def _tensor_of(node: ir.Node) -> ir.TensorProtocol | None:

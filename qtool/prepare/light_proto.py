@@ -37,7 +37,7 @@ def light_proto(model: ir.Model) -> tuple[onnx.ModelProto, list[ir.Value]]:
     finally:
         graph.initializers.clear()
         for value in everything:
-            graph.register_initializer(value)
+            graph.initializers.add(value)  # register_initializer would refuse one without data
     for value in heavy:
         assert value.const_value is not None
         info = proto.graph.input.add()

@@ -23,7 +23,7 @@ SKIPS = (
 DECISION = Decision(
     "conv1", "Conv", Form.OPERATOR, inputs=((0, "x"),), absorbed=("relu1",), note="a scale was repaired"
 )
-PLAN = Plan((DECISION,), SKIPS, {"x": None}, nodes=8)
+PLAN = Plan((DECISION,), SKIPS, {"x": None}, nodes=8, absorbed_types={"relu1": "Relu"})
 
 
 def result(**changes: Any) -> QuantizeResult:

@@ -133,7 +133,7 @@ def test_a_full_disk_behind_stdout():
         process = start("inspect", "m.onnx", stdout=full)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert err.splitlines() == ["error: No space left on device."]
+    assert err.splitlines() == ["error: '<stdout>': No space left on device."]
 
 
 def test_warnings_of_libraries_are_labelled():

@@ -80,6 +80,7 @@ def test_version(qtool_command):
 
 def test_help_shows_the_choices_and_defaults_of_the_config(qtool_command):
     from qtool import config
+    from qtool.calibrate.methods import METHODS
 
     shown = qtool_command("quantize", "--help").out
     words = " ".join(shown.replace("│", " ").split())
@@ -87,6 +88,8 @@ def test_help_shows_the_choices_and_defaults_of_the_config(qtool_command):
     assert "|".join(config.FORMATS) in words
     for choices in (config.ACTIVATION_DTYPES, config.WEIGHT_DTYPES):
         assert f"{', '.join(choices[:-1])} or {choices[-1]}" in words
+    methods = "|".join(m.name if m.default is None else f"{m.name}[:P]" for m in METHODS.values())
+    assert methods in words
     for value in (default.format, default.activations, default.weights, default.method):
         assert f"[default: ({value})]" in words
     assert default.per_channel

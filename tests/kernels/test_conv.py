@@ -147,6 +147,34 @@ def test_qlinear_conv_property(case: tuple[dict[str, Any], dict[str, Any]], thre
     assert_same(actual, reference.qlinear_conv(**operands, form=form, **attributes))
 
 
+@pytest.mark.parametrize("channels", [1, 2], ids=["direct", "gemm"])
+def test_every_border_of_small_images(channels: int) -> None:
+    rng = np.random.default_rng(5)
+    for size, kernel, stride, dilation, begin, end in itertools.product(
+        range(1, 6), range(1, 4), (1, 2), (1, 2), (0, 1, 3), (0, 2)
+    ):
+        if size + begin + end < (kernel - 1) * dilation + 1:
+            continue
+        attributes: dict[str, Any] = {
+            "group": 2,
+            "strides": [stride, 1],
+            "dilations": [dilation, 1],
+            "pads": [begin, 1, end, 0],
+        }
+        x, w = (
+            random_codes(rng, np.uint8, (1, 2 * channels, size, 4)),
+            random_codes(rng, np.int8, (2, channels, kernel, 2)),
+        )
+        for swap in (False, True):  # the long axis as height, then as width
+            if swap:
+                x, w = x.swapaxes(2, 3), w.swapaxes(2, 3)
+                attributes = {
+                    k: v if k == "group" else [v[i ^ 1] for i in range(len(v))] for k, v in attributes.items()
+                }
+            expected = reference.conv_integer(x, w, np.uint8(77), np.int8(-5), **attributes)
+            assert_same(kernels.conv_integer(x, w, np.uint8(77), np.int8(-5), **attributes), expected)
+
+
 def test_many_channels_and_positions() -> None:
     rng = np.random.default_rng(1)
     x, w = random_codes(rng, np.uint8, (2, 130, 13, 11)), random_codes(rng, np.int8, (140, 130, 3, 3))

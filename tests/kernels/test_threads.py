@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ import pytest
 
 from qtool import kernels
 from qtool.errors import ConfigError
+from qtool.kernels import threads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,14 +26,14 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this
 def no_thread_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QTOOL_NUM_THREADS", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(kernels, "_cgroup_cpus", lambda: None)
+    monkeypatch.setattr(threads, "_cgroup_cpus", lambda: None)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
 
 
 @needs_openmp
 def test_sources_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernels.effective_num_threads(None, BIG) == 8
-    monkeypatch.setattr(kernels, "_cgroup_cpus", lambda: 6)
+    monkeypatch.setattr(threads, "_cgroup_cpus", lambda: 6)
     assert kernels.effective_num_threads(None, BIG) == 6
     monkeypatch.setenv("OMP_NUM_THREADS", "4,2")
     assert kernels.effective_num_threads(None, BIG) == 4
@@ -49,8 +51,8 @@ def test_a_useless_omp_num_threads_is_the_business_of_openmp(monkeypatch: pytest
 
 @needs_openmp
 def test_small_work_stays_on_one_thread_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kernels.effective_num_threads(None, kernels.SERIAL_WORK - 1) == 1
-    assert kernels.effective_num_threads(None, kernels.SERIAL_WORK) == 8
+    assert kernels.effective_num_threads(None, threads.SERIAL_WORK - 1) == 1
+    assert kernels.effective_num_threads(None, threads.SERIAL_WORK) == 8
     monkeypatch.setenv("QTOOL_NUM_THREADS", "2")
     assert kernels.effective_num_threads(None, 0) == 1
     assert kernels.effective_num_threads(2, 0) == 2
@@ -93,27 +95,41 @@ def test_cgroup_quota(
     for name, text in files.items():
         (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "fs" / name).write_text(text)
-    assert kernels._cgroup_cpus(str(tmp_path / "fs"), str(tmp_path / "self")) == expected
+    assert threads._cgroup_cpus(str(tmp_path / "fs"), str(tmp_path / "self")) == expected
 
 
 def test_without_cgroups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert kernels._cgroup_cpus(str(tmp_path), str(tmp_path / "none")) is None
+    assert threads._cgroup_cpus(str(tmp_path), str(tmp_path / "none")) is None
 
 
 def python(code: str, **env: str) -> str:
-    """Standard output of a fresh interpreter; a hang is a failure."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | env, capture_output=True, text=True, timeout=60
+    """Standard output of a fresh interpreter; a hang is a failure, and takes the hanging children with it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=os.environ | env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    try:
+        out, err = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.communicate()
+        pytest.fail("The interpreter hangs.")
+    assert process.returncode == 0, err
+    return out
 
 
 FORK = """
 import os
 import numpy as np
 from qtool import kernels
+from qtool.kernels import threads
 
 a = np.arange(300 * 300, dtype=np.uint32).astype(np.uint8).reshape(300, 300)
 expected = (a.astype(np.int64) @ a.astype(np.int64)).astype(np.int32)
@@ -153,6 +169,7 @@ def test_multiprocessing_pool_with_fork() -> None:
 import multiprocessing
 import numpy as np
 from qtool import kernels
+from qtool.kernels import threads
 a = np.ones((256, 256), np.uint8)
 def work(seed):
     return int(kernels.matmul_integer(a, a, num_threads=2)[0, 0])
@@ -168,6 +185,7 @@ def test_python_threads_share_the_kernels() -> None:
 from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from qtool import kernels
+from qtool.kernels import threads
 a = np.random.default_rng(0).integers(0, 256, (200, 200), dtype=np.uint8)
 expected = (a.astype(np.int64) @ a.astype(np.int64)).astype(np.int32)
 with ThreadPoolExecutor(4) as pool:

@@ -124,6 +124,18 @@ def test_batch_norm_stays_when_the_value_between_is_an_output_or_captured(build,
     assert not apply(captured, FoldBatchNormPass())[1]
 
 
+def test_batch_norm_inside_a_body_stays(build, apply, rng):
+    proto = build(
+        f"""g (bool c, float[1,2,4,4] x) => (float[1,3,4,4] y) {{
+            a = Conv(x, w)
+            y = If(c) <then_branch = t () => (float[1,3,4,4] p) {{ p = {BN} }},
+                       else_branch = e () => (float[1,3,4,4] q) {{ q = Conv(x, w) }}>
+        }}""",
+        {"w": floats(rng, 3, 2, 1, 1), **bn(rng, 3)},
+    )
+    assert not apply(proto, FoldBatchNormPass())[1]
+
+
 def test_batch_norm_with_parameters_that_are_not_constant_stays(build, apply, rng):
     arrays = {"w": floats(rng, 3, 2, 1, 1), **bn(rng, 3)}
     del arrays["mean"]

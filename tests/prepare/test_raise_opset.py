@@ -37,6 +37,18 @@ CASES = {
     "TopK": (9, "g (float[2,3,4] x) => (float[2,3,2] y, int64[2,3,2] i) { y, i = TopK<axis=2, k=2>(x) }", {}),
     "Dropout": (9, "g (float[2,3,4] x) => (float[2,3,4] y) { a = Dropout(x) y = Relu(a) }", {}),
     "Gemm": (8, "g (float[2,3] x) => (float[2,4] y) { y = Gemm(x, w, b) }", {"w": (3, 4), "b": (1, 4)}),
+    "Scatter": (9, "g (float[3,3] x) => (float[3,3] y) { y = Scatter<axis=0>(x, i, u) }", {"i": (1, 3), "u": (1, 3)}),
+    "GridSample": (
+        *(16, 'g (float[1,1,4,4] x) => (float[1,1,2,2] y) { y = GridSample<mode="bilinear">(x, g1) }'),
+        {"g1": (1, 2, 2, 2)},
+    ),
+    "DFT": (17, "g (float[1,8,1] x) => (float[1,8,2] y) { y = DFT<axis=1>(x) }", {}),
+    "ReduceMean": (13, "g (float[2,3,4] x) => (float[2,3,1] y) { y = ReduceMean<axes=[-1]>(x) }", {}),
+    "AveragePool": (
+        10,
+        "g (float[1,1,5] x) => (float[a,b,c] y) { y = AveragePool<kernel_shape=[2], strides=[2], ceil_mode=1>(x) }",
+        {},
+    ),
     "big weight": (8, "g (float[2,64] x) => (float[2,64] y) { y = MatMul(x, w) }", {"w": (64, 64)}),
     "BatchNormalization": (
         *(8, "g (float[2,3,4] x) => (float[2,3,4] y) { y = BatchNormalization(x, s, b, m, v) }"),
@@ -50,6 +62,8 @@ CASES = {
 def test_the_numbers_stay(name, target, build, run, rng):
     opset, text, shapes = CASES[name]
     arrays = {key: np.abs(rng.normal(size=shape)).astype(np.float32) for key, shape in shapes.items()}
+    if "i" in arrays:
+        arrays["i"] = np.zeros(shapes["i"], np.int64)
     proto, model = raised(build, text, opset, arrays, target=target)
     shape = [d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim]
     feeds = {"x": rng.normal(size=shape).astype(np.float32)}
@@ -76,10 +90,21 @@ def test_resize_of_opset_10_means_the_same(mode, scales, build, run, rng):
     np.testing.assert_allclose(run(model, {"x": x})[0], run(proto, {"x": x})[0], rtol=1e-5, atol=1e-6)
 
 
-def test_c41_an_upsample_whose_rounding_is_unknown_is_refused(build):
+def test_c41_upsample_with_scales_from_the_caller(build, run, rng):
     text = "g (float[1,1,4,4] x, float[4] s) => (float[a,b,c,d] y) { y = Upsample(x, s) }"
-    with pytest.raises(ModelError, match=r"Resize .* from opset 9 to 13: its scales are not constant"):
-        raised(build, text, 9)
+    proto, model = raised(build, text, 9)
+    feeds = {"x": rng.normal(size=(1, 1, 4, 4)).astype(np.float32), "s": np.asarray([1, 1, 2, 3], np.float32)}
+    assert np.array_equal(run(model, feeds)[0], run(proto, feeds)[0])
+
+
+@pytest.mark.parametrize("scales", [None, [1, 1, 2, 0.5]])
+def test_a_resize_whose_rounding_is_unknown_is_refused(scales, build):
+    arrays = {} if scales is None else {"s": np.asarray(scales, np.float32)}
+    given = ", float[4] s" if scales is None else ""
+    text = f"g (float[1,1,4,4] x{given}) => (float[a,b,c,d] y) {{ y = Resize(x, s) }}"
+    what = "are not constant" if scales is None else "both enlarge and shrink"
+    with pytest.raises(ModelError, match=rf"Resize .* from opset 10 to 13: its scales {what}"):
+        raised(build, text, 10, arrays)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +121,12 @@ def test_c41_an_upsample_whose_rounding_is_unknown_is_refused(build):
             }""",
         ),
         ("Foo", 8, "g (float[1,2] x) => (y) { a = Relu(x) [foo] y = Foo(a) }"),
+        (
+            *("Scan", 8),
+            """g (float[1,3,2] x) => (y) {
+                [scan] y = Scan<num_scan_inputs=1, body = b (float[2] i) => (float[2] o) { o = Relu(i) }>(, x)
+            }""",
+        ),
     ],
 )
 def test_a_conversion_that_onnx_does_not_know_is_refused_in_one_line(operator, opset, text, build):
@@ -104,6 +135,18 @@ def test_a_conversion_that_onnx_does_not_know_is_refused_in_one_line(operator, o
     assert "\n" not in info.value.message
     assert info.value.message.startswith(f"Operator {operator} (node '{operator.lower()}') cannot be converted from")
     assert f"from opset {opset} to 13: " in info.value.message
+
+
+@pytest.mark.parametrize(
+    ("call", "opset", "target"),
+    [("PRelu(x, s)", 6, 7), ("Hardmax(x)", 12, 13), ("GroupNormalization<num_groups=2>(x, s, s)", 20, 21)],
+)
+def test_an_operator_that_the_converter_would_carry_over_wrongly_is_refused(call, opset, target, build):
+    text = f"g (float[2,4,3] x, float[2] s) => (y) {{ y = {call} }}"
+    with pytest.raises(ModelError, match=f"from opset {opset} to {target}: its|from opset {opset} to {target}: it "):
+        raised(build, text, opset, target=target)
+    if opset > 11:
+        raised(build, text, opset, target=opset)
 
 
 def test_a_high_enough_model_keeps_opset_and_ir(build):
@@ -155,6 +198,29 @@ def test_what_the_converter_drops_is_put_back(build, rng):
     assert (model.producer_name, model.producer_version, model.domain, model.model_version) == ("p", "pv", "d", 3)
     assert (model.doc_string, model.graph.doc_string, model.graph.name) == ("model", "graph", "g")
     assert dict(model.metadata_props) == {"k": "v"}
+
+
+def test_functions_are_inlined_first_and_the_uncalled_are_dropped(build, run):
+    text = """<ir_version: 8, opset_import: ["": 11, "local": 1]>
+    g (float[1,3] x) => (float[1,3] y) { a = local.flat(x) y = Unsqueeze<axes=[0]>(a) }
+    <opset_import: ["": 11], domain: "local"> flat (p) => (q) { q = Squeeze<axes=[0]>(p) }
+    <opset_import: ["": 11], domain: "local"> spare (p) => (q) { q = Squeeze<axes=[0]>(p) }"""
+    proto = build(text)
+    result = prepare(ir.from_proto(proto), min_opset=13, min_ir=8)
+    assert not result.model.functions
+    assert "raised the opset from 11 to 13, without 1 local function that nobody calls" in result.actions
+    x = np.asarray([[1, 2, 3]], np.float32)
+    assert np.array_equal(run(result.model, {"x": x})[0], x)
+
+
+def test_functions_that_cannot_be_inlined_are_refused(build):
+    text = """<ir_version: 8, opset_import: ["": 11, "local": 1]>
+    g (float[1,3] x) => (float[1,3] y) { [call] y = local.twice(x) }
+    <opset_import: ["": 10], domain: "local"> twice (p) => (q) { q = Add(p, p) }"""
+    with pytest.raises(
+        ModelError, match=r"Local function 'twice' \(node 'call'\) cannot be converted from opset 11 to 13"
+    ):
+        raised(build, text, 11)
 
 
 def test_weights_are_not_copied(build, rng):

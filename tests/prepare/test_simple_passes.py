@@ -105,6 +105,8 @@ def test_typed_fields_become_arrays(build, apply, same):
 
 def test_serializing_the_result_does_not_write_names_into_the_source(build):
     proto = build("g (float[1,3] x) => (float[1,3] y) { c = Constant<value = float[3] {1, 2, 3}>() y = Add(x, c) }")
+    raw = onnx.numpy_helper.from_array(np.asarray([1, 2, 3], np.float32), "another name")
+    proto.graph.node[0].attribute[0].t.CopyFrom(raw)
     before = proto.SerializeToString(deterministic=True)
     model = ir.from_proto(proto).clone()
     LiftConstantsPass()(model)

@@ -46,7 +46,7 @@ class PlanContext:
             exists quantized (a Conv's output, and whatever is derived from one).
         decided: Decisions so far, by node identity.
         absorbed: The node that a node is part of, by node identity.
-        kept_clamps: Relu and Clip nodes that must not be absorbed, because a shared range reaches beyond their bounds.
+        separate_joins: Concats that must not share one range, because it reaches beyond an absorbed Clip's bounds.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class PlanContext:
         config: QuantConfig,
         selection: Selection,
         statistics: Statistics | None,
-        kept_clamps: frozenset[str] = frozenset(),
+        separate_joins: frozenset[str] = frozenset(),
     ) -> None:
         self.graph = graph
         self.config = config
         self.selection = selection
         self.statistics = statistics
-        self._kept_clamps = kept_clamps
+        self.separate_joins = separate_joins
         self.activation_dtype: QDType = qdtype(config.activations)
         self.weight_dtype: QDType = qdtype(config.weights)
         self.wanted: set[str] = set()
@@ -107,9 +107,7 @@ class PlanContext:
         clamp = self.graph.clamp(self.graph.sole_consumer(value))
         if clamp is None or clamp.low != 0.0 or clamp.high <= 0.0:
             return None
-        if clamp.node.name in self._kept_clamps or self.selection.reason_to_skip(clamp.node) is not None:
-            return None
-        return clamp
+        return None if self.selection.reason_to_skip(clamp.node) is not None else clamp
 
     def constant_operand(self, node: ir.Node, index: int) -> WeightPlan | str:
         """A constant operand of an elementwise operator as something to store quantized, or the reason why not."""

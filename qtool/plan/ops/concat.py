@@ -33,7 +33,8 @@ class ConcatHandler(Handler):
         ratio = _ratio(node, ctx)
         if ratio > FLOAT_RATIO:
             return skip(node, f"the ranges of its inputs differ by a factor of {ratio:.3g}; one scale cannot hold them")
-        form = Form.MOVER if ratio <= SHARED_RATIO else Form.ELEMENTWISE
+        shared = ratio <= SHARED_RATIO and node.name not in ctx.separate_joins
+        form = Form.MOVER if shared else Form.ELEMENTWISE
         return Decision(
             node.name or "",
             node.op_type,

@@ -64,15 +64,14 @@ def reason_not_to_pay(node: ir.Node, ctx: PlanContext, total: int | None) -> str
         ctx: The context.
         total: Multiplications of the whole model, if its shapes are known.
     """
-    products = products_per_output(node, ctx)
-    if products < _MIN_PRODUCTS:
-        return f"only float operators read its output, and {products} products per element do not pay for that"
+    if products_per_output(node, ctx) < _MIN_PRODUCTS:
+        return f"only float operators read its output, and less than {_MIN_PRODUCTS} products per element do not pay"
     dims = ctx.graph.static_dims(node.outputs[0])
     if dims is not None and len(dims) > 2 and all(d == 1 for d in dims[2:]):
         return "only float operators read its output, which is a single pixel"
     own = multiplications(node, ctx)
     if own is not None and total and own < _MIN_SHARE * total:
-        return f"only float operators read its output, and it is {100 * own / total:.1f} % of the model's arithmetic"
+        return f"only float operators read its output, and it is under {_MIN_SHARE:.0%} of the model's arithmetic"
     return None
 
 

@@ -24,7 +24,7 @@ class MoverHandler(Handler):
         why_not = self._why_not(node, ctx)
         if why_not is not None:
             return skip(node, why_not, expected=True)
-        outputs = [o for o in node.outputs if o.name]
+        outputs = _moved(node)
         if not any(ctx.is_wanted(o) for o in outputs):
             return skip(node, "no quantized operator reads its output", expected=True)
         data = node.inputs[0]
@@ -46,15 +46,24 @@ class MoverHandler(Handler):
         """Why the node cannot work on codes, or None."""
         if not node.inputs or not ctx.activation(node.inputs[0]):
             return "it moves integers or constants"
-        if node.op_type == "MaxPool" and len(node.outputs) > 1 and node.outputs[1].uses():
+        if node.op_type == "MaxPool" and any(o.uses() or o.is_graph_output() for o in node.outputs[1:]):
             return "its indices are used"
         if node.op_type == "Resize":
             mode = node.attributes.get("mode")
             if mode is not None and mode.as_string() != "nearest":
                 return "only nearest-neighbour Resize moves codes"
+            transform = node.attributes.get("coordinate_transformation_mode")
+            if transform is not None and transform.as_string() == "tf_crop_and_resize":
+                return "what lies outside its input becomes a number, not a code"
         if node.op_type == "Pad":
             return _pad_reason(node, ctx)
         return None
+
+
+def _moved(node: ir.Node) -> list[ir.Value]:
+    """The outputs that hold codes: all that there are, but not the indices of a MaxPool."""
+    outputs = node.outputs[:1] if node.op_type == "MaxPool" else node.outputs
+    return [o for o in outputs if o.name]
 
 
 def _pad_reason(node: ir.Node, ctx: PlanContext) -> str | None:

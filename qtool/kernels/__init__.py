@@ -1,0 +1,48 @@
+"""The face of the compiled core: validation, allocation, threads, views of ml_dtypes arrays, packing.
+
+Only this package imports ``qtool._core``, and other code imports only what is named here. Each function has a twin of
+the same semantics in :mod:`qtool.reference`, which it equals bit for bit.
+"""
+
+from qtool.kernels.elementwise import (
+    MinMax,
+    absmax,
+    dequantize,
+    from_e8m0,
+    histogram,
+    min_max,
+    pack,
+    quantize,
+    to_e8m0,
+    unpack,
+)
+from qtool.kernels.integer import (
+    conv_integer,
+    dynamic_quantize_linear,
+    matmul_integer,
+    qlinear_conv,
+    qlinear_matmul,
+)
+from qtool.kernels.threads import IsaInfo, cap_isa, effective_num_threads, isa_info
+
+__all__ = [
+    "IsaInfo",
+    "MinMax",
+    "absmax",
+    "cap_isa",
+    "conv_integer",
+    "dequantize",
+    "dynamic_quantize_linear",
+    "effective_num_threads",
+    "from_e8m0",
+    "histogram",
+    "isa_info",
+    "matmul_integer",
+    "min_max",
+    "pack",
+    "qlinear_conv",
+    "qlinear_matmul",
+    "quantize",
+    "to_e8m0",
+    "unpack",
+]

@@ -1,0 +1,441 @@
+"""Integer products and convolutions: validation and allocation around the integer part of the core."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+from numpy.typing import NDArray
+
+from qtool import _core
+from qtool.errors import KernelError
+from qtool.kernels.threads import MACS_PER_WORK, effective_num_threads
+from qtool.reference import ConvAttributes, Form, conv_geometry
+
+Array = npt.NDArray[Any]
+
+_log = logging.getLogger(__name__)
+
+
+def _operand(name: str, value: Array) -> tuple[Array, bool]:
+    """An 8-bit integer operand and whether it is signed."""
+    value = np.asarray(value)
+    if value.dtype == np.int8:
+        return value, True
+    if value.dtype == np.uint8:
+        return value, False
+    if value.dtype.name.startswith("float8"):
+        raise KernelError(
+            f"'{name}' has type {value.dtype}; the integer kernels take int8 and uint8.",
+            hint="QLinearMatMul of float8 operands comes with the spec engine.",
+        )
+    raise KernelError(f"'{name}' has type {value.dtype}; expected int8 or uint8.")
+
+
+def _parameter(name: str, value: Array, shape: tuple[int, ...], along: int | None) -> Array:
+    """A scale or zero point of an operand as (...) over the operand's leading axes and ``along``; () per tensor.
+
+    Args:
+        name: For messages.
+        value: One element; or a vector along axis ``along``; or the operand's rank with the other matrix axis 1.
+        shape: Of the operand, at least 2-D.
+        along: -2 for rows, -1 for columns; None allows one element only.
+    """
+    value = np.asarray(value)
+    if value.size == 1 and value.ndim <= max(len(shape), 1):
+        return value.reshape(())
+    if along is None:
+        raise KernelError(f"'{name}' has shape {value.shape}; expected a scalar.")
+    length = shape[along]
+    if value.shape == (length,):
+        return value
+    full = (*shape[:-2], length, 1) if along == -2 else (*shape[:-2], 1, length)
+    if value.ndim == len(full) and all(v in (1, f) for v, f in zip(value.shape, full, strict=True)):
+        return value[..., 0] if along == -2 else value[..., 0, :]
+    raise KernelError(f"'{name}' has shape {value.shape}; expected a scalar, ({length},) or {full}.")
+
+
+def _zero_point(name: str, value: Array | None, of: str, operand: Array, along: int | None) -> Array:
+    """A zero point as int32, in the shape of :func:`_parameter`."""
+    if value is None:
+        return np.zeros((), np.int32)
+    value = np.asarray(value)
+    if value.dtype != operand.dtype:
+        raise KernelError(f"'{name}' has type {value.dtype}; expected {operand.dtype}, the type of '{of}'.")
+    return _parameter(name, value, operand.shape, along).astype(np.int32)
+
+
+def _scale(name: str, value: Array, shape: tuple[int, ...], along: int | None) -> NDArray[np.float32]:
+    """A scale as float32, in the shape of :func:`_parameter`. float16 and bfloat16 are widened, which is exact."""
+    value = np.asarray(value)
+    if value.dtype.name not in ("float32", "float16", "bfloat16"):
+        raise KernelError(f"'{name}' has type {value.dtype}; expected float32, float16 or bfloat16.")
+    return _parameter(name, value, shape, along).astype(np.float32)
+
+
+def _same_shape(name: str, scale: Array, zero_point: Array) -> None:
+    s, z = np.asarray(scale), np.asarray(zero_point)
+    if s.shape != z.shape and (s.size, z.size) != (1, 1):
+        raise KernelError(
+            f"'{name}_scale' has shape {s.shape} and '{name}_zero_point' {z.shape}; expected the same shape."
+        )
+
+
+def _output_type(y_zero_point: Array) -> tuple[np.dtype[Any], int, bool]:
+    value, signed = _operand("y_zero_point", y_zero_point)
+    return value.dtype, int(_parameter("y_zero_point", value, (), None)), signed
+
+
+def _form(form: str) -> bool:
+    if form not in ("multiplier", "literal"):
+        raise KernelError(f"form is {form!r}; expected 'multiplier' or 'literal'.")
+    return form == "literal"
+
+
+def _spread(value: Array, batch: tuple[int, ...], length: int) -> Array:
+    """(batch items, length) of a parameter; what repeats has a stride of 0 and takes no memory."""
+    items = math.prod(batch)
+    if value.ndim <= 1:
+        return np.broadcast_to(value, (items, length))
+    return np.broadcast_to(value, (*batch, length)).reshape(items, length)
+
+
+class _MatMul:
+    """Shapes of one product: operands as stacks of matrices, the batch as pairs of indices into the stacks."""
+
+    def __init__(self, a: Array, b: Array) -> None:
+        self.a, self.a_signed = _operand("a", a)
+        self.b, self.b_signed = _operand("b", b)
+        if self.a.ndim == 0 or self.b.ndim == 0:
+            raise KernelError("MatMul has a scalar operand; expected at least one axis.")
+        drop_row, drop_column = self.a.ndim == 1, self.b.ndim == 1
+        self.a = self.a[None, :] if drop_row else self.a
+        self.b = self.b[:, None] if drop_column else self.b
+        try:
+            self.batch = np.broadcast_shapes(self.a.shape[:-2], self.b.shape[:-2])
+        except ValueError:
+            self.batch = ()
+            agree = False
+        else:
+            agree = self.a.shape[-1] == self.b.shape[-2]
+        if not agree:
+            raise KernelError(f"a of shape {a.shape} and b of shape {b.shape} do not multiply (numpy.matmul rules).")
+        self.m, self.n = self.a.shape[-2], self.b.shape[-1]
+        self.work = math.prod(self.batch) * self.m * self.n * self.a.shape[-1] // MACS_PER_WORK
+        row, column = () if drop_row else (self.m,), () if drop_column else (self.n,)
+        self.shape = (*self.batch, *row, *column)
+
+    def run(
+        self,
+        a_zero: Array,
+        b_zero: Array,
+        out: Array,
+        num_threads: int | None,
+        scales: tuple[Array, Array, float, int, bool, bool] | None = None,
+    ) -> Array:
+        """Fill ``out`` and give it the shape of the result."""
+        items = math.prod(self.batch)
+        a_scale = b_scale = None
+        y_scale, y_zero, y_signed, literal = 1.0, 0, False, False
+        codes = out.view(np.uint8) if scales is not None else None
+        if scales is not None:
+            a_scale, b_scale = _spread(scales[0], self.batch, self.m), _spread(scales[1], self.batch, self.n)
+            _, _, y_scale, y_zero, y_signed, literal = scales
+        _core.matmul(
+            self._stack(self.a),
+            self._stack(self.b),
+            self._items(self.a.shape[:-2]),
+            self._items(self.b.shape[:-2]),
+            self.a_signed,
+            self.b_signed,
+            _spread(a_zero, self.batch, self.m),
+            _spread(b_zero, self.batch, self.n),
+            out if scales is None else None,
+            codes,
+            a_scale,
+            b_scale,
+            y_scale,
+            y_zero,
+            y_signed,
+            literal,
+            effective_num_threads(num_threads, self.work),
+        )
+        assert out.shape == (items, self.m, self.n), "Bug: the output was reallocated"
+        return out.reshape(self.shape)
+
+    @staticmethod
+    def _stack(operand: Array) -> NDArray[np.uint8]:
+        items = math.prod(operand.shape[:-2])  # not -1, which cannot be told for an empty operand
+        return operand.view(np.uint8).reshape(items, *operand.shape[-2:])
+
+    def _items(self, leading: tuple[int, ...]) -> NDArray[np.intp]:
+        index = np.arange(math.prod(leading), dtype=np.intp).reshape(leading)
+        return np.ascontiguousarray(np.broadcast_to(index, self.batch)).reshape(-1)
+
+
+def matmul_integer(
+    a: Array,
+    b: Array,
+    a_zero_point: Array | None = None,
+    b_zero_point: Array | None = None,
+    *,
+    num_threads: int | None = None,
+) -> NDArray[np.int32]:
+    """MatMulInteger: ``sum_k (a - za) * (b - zb)`` modulo 2^32, with the shapes of ``numpy.matmul``.
+
+    Args:
+        a: (..., M, K) or (K,), int8 or uint8, any strides.
+        b: (..., K, N) or (K,), int8 or uint8, any strides.
+        a_zero_point: Scalar, (M,), or (..., M, 1), of the type of ``a``; None is 0.
+        b_zero_point: Scalar, (N,), or (..., 1, N), of the type of ``b``; None is 0.
+        num_threads: See :func:`effective_num_threads`. The result does not depend on it.
+
+    Returns:
+        int32.
+
+    Raises:
+        KernelError: If types or shapes do not fit.
+        ConfigError: If ``num_threads`` is not a positive integer.
+    """
+    product = _MatMul(a, b)
+    a_zero = _zero_point("a_zero_point", a_zero_point, "a", product.a, -2)
+    b_zero = _zero_point("b_zero_point", b_zero_point, "b", product.b, -1)
+    out = np.empty((math.prod(product.batch), product.m, product.n), np.int32)
+    return product.run(a_zero, b_zero, out, num_threads)
+
+
+def qlinear_matmul(
+    a: Array,
+    a_scale: Array,
+    a_zero_point: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    *,
+    form: Form = "multiplier",
+    num_threads: int | None = None,
+) -> Array:
+    """QLinearMatMul: the sum of :func:`matmul_integer`, then ``saturate(rint(acc * (sa*sb/sy)) + zy)`` in float32.
+
+    Args:
+        a: (..., M, K) or (K,), int8 or uint8, any strides.
+        a_scale: Scalar, (M,), or (..., M, 1); float32, or float16 or bfloat16, which are widened to float32.
+        a_zero_point: The shape of ``a_scale``, the type of ``a``.
+        b: (..., K, N) or (K,), int8 or uint8, any strides.
+        b_scale: Scalar, (N,), or (..., 1, N).
+        b_zero_point: The shape of ``b_scale``, the type of ``b``.
+        y_scale: Scalar.
+        y_zero_point: Scalar; its type, int8 or uint8, is that of the result.
+        form: ``multiplier`` (what runtimes compute) or ``literal`` (``acc*sa*sb / sy``, the sentence of the document).
+        num_threads: See :func:`effective_num_threads`. The result does not depend on it.
+
+    Returns:
+        The shape of ``numpy.matmul``, the type of ``y_zero_point``.
+
+    Raises:
+        KernelError: If types or shapes do not fit.
+        ConfigError: If ``num_threads`` is not a positive integer.
+    """
+    literal = _form(form)
+    product = _MatMul(a, b)
+    _same_shape("a", a_scale, a_zero_point)
+    _same_shape("b", b_scale, b_zero_point)
+    a_zero = _zero_point("a_zero_point", a_zero_point, "a", product.a, -2)
+    b_zero = _zero_point("b_zero_point", b_zero_point, "b", product.b, -1)
+    sa = _scale("a_scale", a_scale, product.a.shape, -2)
+    sb = _scale("b_scale", b_scale, product.b.shape, -1)
+    sy = float(_scale("y_scale", y_scale, (), None))
+    dtype, y_zero, y_signed = _output_type(y_zero_point)
+    out = np.empty((math.prod(product.batch), product.m, product.n), dtype)
+    return product.run(a_zero, b_zero, out, num_threads, (sa, sb, sy, y_zero, y_signed, literal))
+
+
+class _Conv:
+    """Operands, geometry and buffers of one convolution, with leading spatial axes of length 1 up to three."""
+
+    def __init__(
+        self,
+        x: Array,
+        w: Array,
+        x_zero_point: Array | None,
+        w_zero_point: Array | None,
+        attributes: ConvAttributes,
+    ) -> None:
+        self.x, self.x_signed = _operand("x", x)
+        self.w, self.w_signed = _operand("w", w)
+        geometry = conv_geometry(x.shape, w.shape, **attributes)
+        self.group = attributes.get("group", 1)
+        rank = x.ndim - 2
+        if rank > 3:
+            raise KernelError(f"x of shape {x.shape} has {rank} spatial axes; the convolution kernel takes up to 3.")
+        self.x_zero = int(_zero_point("x_zero_point", x_zero_point, "x", self.x, None))
+        self.w_zero = self.per_channel(_zero_point("w_zero_point", w_zero_point, "w", self.w.reshape(len(w), -1), -2))
+        ones, zeros = (1,) * (3 - rank), (0,) * (3 - rank)
+        self.strides, self.dilations = ones + geometry.strides, ones + geometry.dilations
+        self.pads_begin = zeros + geometry.pads_begin
+        self.shape = (x.shape[0], w.shape[0], *geometry.output)
+        self.padded_shape = (x.shape[0], w.shape[0], *ones, *geometry.output)
+        self.work = math.prod(self.shape) * math.prod(w.shape[1:]) // MACS_PER_WORK
+        self.padding = ones
+
+    def per_channel(self, value: Array) -> Array:
+        """A parameter as one value per output channel, contiguous."""
+        return np.ascontiguousarray(np.broadcast_to(value, (self.w.shape[0],)))
+
+    def _volume(self, name: str, value: Array) -> NDArray[np.uint8]:
+        if not value.flags.c_contiguous:
+            _log.debug("'%s' of shape %s is not contiguous: copied", name, value.shape)
+        shape = (*value.shape[:2], *self.padding, *value.shape[2:])
+        return np.ascontiguousarray(value).view(np.uint8).reshape(shape)
+
+    def run(
+        self,
+        out: Array,
+        bias: Array | None,
+        num_threads: int | None,
+        scales: tuple[Array, Array, float, int, bool, bool] | None = None,
+    ) -> Array:
+        """Fill ``out`` (of ``padded_shape``) and give it the shape of the result."""
+        x_scale = w_scale = None
+        y_scale, y_zero, y_signed, literal = 1.0, 0, False, False
+        if scales is not None:
+            x_scale, w_scale, y_scale, y_zero, y_signed, literal = scales
+        _core.conv(
+            self._volume("x", self.x),
+            self._volume("w", self.w),
+            self.group,
+            self.strides,
+            self.pads_begin,
+            self.dilations,
+            self.x_signed,
+            self.w_signed,
+            self.x_zero,
+            self.w_zero,
+            bias,
+            out if scales is None else None,
+            None if scales is None else out.view(np.uint8),
+            x_scale,
+            w_scale,
+            y_scale,
+            y_zero,
+            y_signed,
+            literal,
+            effective_num_threads(num_threads, self.work),
+        )
+        return out.reshape(self.shape)
+
+
+def conv_integer(
+    x: Array,
+    w: Array,
+    x_zero_point: Array | None = None,
+    w_zero_point: Array | None = None,
+    *,
+    num_threads: int | None = None,
+    **attributes: Unpack[ConvAttributes],
+) -> NDArray[np.int32]:
+    """ConvInteger: the convolution of ``x - zx`` and ``w - zw`` modulo 2^32. Padding contributes 0.
+
+    Args:
+        x: (N, C, D1, ..., Dn), n <= 3, int8 or uint8.
+        w: (M, C/group, k1, ..., kn), int8 or uint8.
+        x_zero_point: Scalar of the type of ``x``; None is 0.
+        w_zero_point: Scalar or (M,) of the type of ``w``; None is 0.
+        num_threads: See :func:`effective_num_threads`. The result does not depend on it.
+        **attributes: group, pads, strides, dilations, kernel_shape, auto_pad.
+
+    Returns:
+        (N, M, o1, ..., on), int32.
+
+    Raises:
+        KernelError: If types, shapes or attributes do not fit.
+        ConfigError: If ``num_threads`` is not a positive integer.
+    """
+    conv = _Conv(x, w, x_zero_point, w_zero_point, attributes)
+    return conv.run(np.empty(conv.padded_shape, np.int32), None, num_threads)
+
+
+def qlinear_conv(
+    x: Array,
+    x_scale: Array,
+    x_zero_point: Array,
+    w: Array,
+    w_scale: Array,
+    w_zero_point: Array,
+    y_scale: Array,
+    y_zero_point: Array,
+    bias: Array | None = None,
+    *,
+    form: Form = "multiplier",
+    num_threads: int | None = None,
+    **attributes: Unpack[ConvAttributes],
+) -> Array:
+    """QLinearConv: the sum of :func:`conv_integer` and an int32 bias, requantized as by :func:`qlinear_matmul`.
+
+    Args:
+        x: (N, C, D1, ..., Dn), n <= 3, int8 or uint8.
+        x_scale: Scalar.
+        x_zero_point: Scalar of the type of ``x``.
+        w: (M, C/group, k1, ..., kn), int8 or uint8.
+        w_scale: Scalar or (M,).
+        w_zero_point: The shape of ``w_scale``, the type of ``w``.
+        y_scale: Scalar.
+        y_zero_point: Scalar; its type, int8 or uint8, is that of the result.
+        bias: (M,), int32 in units of ``x_scale * w_scale``, or None.
+        form: ``multiplier`` or ``literal``.
+        num_threads: See :func:`effective_num_threads`. The result does not depend on it.
+        **attributes: group, pads, strides, dilations, kernel_shape, auto_pad.
+
+    Returns:
+        (N, M, o1, ..., on), the type of ``y_zero_point``.
+
+    Raises:
+        KernelError: If types, shapes or attributes do not fit.
+        ConfigError: If ``num_threads`` is not a positive integer.
+    """
+    literal = _form(form)
+    _same_shape("w", w_scale, w_zero_point)
+    conv = _Conv(x, w, x_zero_point, w_zero_point, attributes)
+    sx = _scale("x_scale", x_scale, (), None).reshape(1)
+    sw = conv.per_channel(_scale("w_scale", w_scale, (len(w), 1), -2))
+    sy = float(_scale("y_scale", y_scale, (), None))
+    dtype, y_zero, y_signed = _output_type(y_zero_point)
+    if bias is not None:
+        bias = np.ascontiguousarray(bias)
+        if bias.dtype != np.int32 or bias.shape != (len(w),):
+            raise KernelError(f"'bias' is {bias.dtype} of shape {bias.shape}; expected int32 of shape ({len(w)},).")
+    out = np.empty(conv.padded_shape, dtype)
+    return conv.run(out, bias, num_threads, (sx, sw, sy, y_zero, y_signed, literal))
+
+
+def dynamic_quantize_linear(
+    x: NDArray[np.float32], *, num_threads: int | None = None
+) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.uint8]]:
+    """DynamicQuantizeLinear: the range of ``x`` and 0, 255 steps, true division, round half to even.
+
+    A range of 0 (all zero, empty, or so small that the scale underflows) has scale 1, as in onnxruntime. NaN is left
+    out of the range and becomes code 0.
+
+    Args:
+        x: float32, any shape.
+        num_threads: See :func:`effective_num_threads`. The result does not depend on it.
+
+    Returns:
+        ``y`` (uint8, the shape of ``x``), the scale (float32 scalar), the zero point (uint8 scalar).
+
+    Raises:
+        KernelError: If ``x`` is not float32.
+        ConfigError: If ``num_threads`` is not a positive integer.
+    """
+    x = np.asarray(x)
+    if x.dtype != np.float32:
+        raise KernelError(f"'x' has type {x.dtype}; expected float32, the only input type of DynamicQuantizeLinear.")
+    y = np.empty(x.shape, np.uint8)
+    flat = np.ascontiguousarray(x).reshape(-1)
+    scale, zero = _core.dynamic_quantize(flat, y.reshape(-1), effective_num_threads(num_threads, x.size))
+    return y, np.asarray(scale, np.float32), np.asarray(zero, np.uint8)
