@@ -478,10 +478,14 @@ def resolve_config(config: QuantConfig | str | os.PathLike[str] | None, **option
     Raises:
         ConfigError: For an unreadable file, an unknown name, or an illegal value or combination.
     """
+    from qtool.calibrate.methods import parse_method
+
     base = QuantConfig() if config is None else config
     if isinstance(base, (str, os.PathLike)):
         base = QuantConfig.from_toml(Path(base))
-    return base.with_options(**options)
+    settings = base.with_options(**options)
+    parse_method(settings.method)
+    return settings
 
 
 # --------------------------------------------------------------------------------------------------------- small parts
@@ -509,9 +513,11 @@ class _Clock:
 
 
 def _destination(source: Path | None, output: str | os.PathLike[str] | None) -> Path | None:
+    from qtool.publish import default_output
+
     if output is not None:
         return Path(output)
-    return None if source is None else source.with_name(f"{source.stem}.int8.onnx")
+    return None if source is None else default_output(source)
 
 
 def _prepare(loaded: ir.Model, settings: QuantConfig) -> Prepared:
