@@ -22,6 +22,8 @@ FORMATS = ("qlinear", "qdq")
 
 _QDQ = ("QuantizeLinear", "DequantizeLinear")
 # operators that a runtime computes on codes when they stand between DequantizeLinear and QuantizeLinear
+# float functions with a fixed range that are worth a Q and a DQ where both sides are quantized anyway
+_GATES = ("Softmax", "HardSigmoid")
 _FUSED = frozenset(
     (
         "Conv", "MatMul", "Gemm", "Add", "Mul", "Relu", "Clip", "Sigmoid", "LeakyRelu", "AveragePool",
@@ -227,7 +229,7 @@ def check_structure(model: onnx.ModelProto) -> None:
         elif node.op_type not in _FUSED and node.op_type not in ("QLinearConv", "QLinearMatMul", "ConvTranspose"):
             inside = any(producer[i].op_type == "DequantizeLinear" for i in node.input if i in producer)
             behind = [r.op_type for o in node.output for r in readers.get(o, [])]
-            stranded = inside and behind and set(behind) == {"QuantizeLinear"} and node.op_type != "Softmax"
+            stranded = inside and behind and set(behind) == {"QuantizeLinear"} and node.op_type not in _GATES
             assert not stranded, f"{node.op_type} {node.name} is stranded between DequantizeLinear and QuantizeLinear"
 
 
