@@ -12,6 +12,7 @@ from qtool.calibrate.methods import parse_method
 from qtool.calibrate.statistics import Statistics, TensorStatistics, merge
 from qtool.config import QuantConfig
 from qtool.dtypes import QDType
+from qtool.plan.analysis import Graph
 from qtool.plan.plan import Decision, Form
 from qtool.qparams import QParams, activation_qparams
 
@@ -52,11 +53,17 @@ def fixed_range(op_type: str, dtype: QDType, *, symmetric: bool) -> tuple[float,
 
 
 def activation_parameters(
-    values: Mapping[str, ir.Value], decisions: Sequence[Decision], config: QuantConfig, dtype: QDType, seen: Statistics
+    graph: Graph,
+    values: Mapping[str, ir.Value],
+    decisions: Sequence[Decision],
+    config: QuantConfig,
+    dtype: QDType,
+    seen: Statistics,
 ) -> dict[str, QParams]:
     """Parameters of every quantized activation.
 
     Args:
+        graph: The prepared graph.
         values: The quantized activations by name, in graph order.
         decisions: All decisions.
         config: Method and symmetry.
@@ -66,7 +73,7 @@ def activation_parameters(
     method, parameter = parse_method(config.method)
     symmetric = config.symmetric_activations
     fixed = _fixed(values, decisions, dtype, symmetric=symmetric)
-    limits = _clamp_limits(values)
+    limits = _clamp_limits(graph, values)
     result: dict[str, QParams] = {}
     for group in shared_groups(decisions, list(values)):
         ranges = [fixed[name] for name in group if name in fixed]
@@ -76,7 +83,7 @@ def activation_parameters(
             ranges.append(method.range_of(merged, dtype, symmetric=symmetric, parameter=parameter))
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
         bounds = [limits[name] for name in group if name in limits]
-        if bounds and low == high == 0.0 and 0.0 < min(bounds) < np.inf:
+        if bounds and low == high == 0.0 and min(bounds) > 0.0:
             high = min(bounds)  # no value tells the scale; the stand-in, 1, may reach beyond the bound
         params = activation_qparams(low, high, dtype, symmetric=symmetric)
         if bounds and low >= 0.0 and not symmetric:
@@ -107,17 +114,13 @@ def _fixed(
     return found
 
 
-def _clamp_limits(values: Mapping[str, ir.Value]) -> dict[str, float]:
+def _clamp_limits(graph: Graph, values: Mapping[str, ir.Value]) -> dict[str, float]:
     """Upper bounds of tensors that a Clip with a constant bound writes."""
     limits: dict[str, float] = {}
     for name, value in values.items():
-        producer = value.producer()
-        if producer is None or producer.op_type != "Clip" or len(producer.inputs) < 3:
-            continue
-        bound = producer.inputs[2]
-        tensor = bound.const_value if bound is not None else None
-        if tensor is not None and tensor.size == 1:
-            limits[name] = float(tensor.numpy().reshape(-1)[0])
+        clamp = graph.clamp(value.producer())
+        if clamp is not None and clamp.high < np.inf:
+            limits[name] = clamp.high
     return limits
 
 
