@@ -200,11 +200,23 @@ class Rewriter:
     def bias(self, decision: Decision) -> QuantizedConstant:
         """The int32 bias of a decision."""
         assert decision.bias is not None, "Bug: no bias"
-        source = self._nodes[decision.bias.node].inputs[decision.bias.index]
+        holder = self._nodes[decision.bias.node]
+        source = holder.inputs[decision.bias.index]
         weight = decision.weights[0].params
         assert source is not None, "Bug: a planned bias is missing"
         assert weight is not None, "Bug: a planned weight without parameters"
-        return self.constants.bias(source, self.params(decision.inputs[0][1]), weight)
+        params = self.params(decision.inputs[0][1])
+        rank = 2 if holder.op_type == "Add" and self._needs_a_matrix(holder, params) else 1
+        return self.constants.bias(source, params, weight, rank=rank)
+
+    def _needs_a_matrix(self, add: ir.Node, params: QParams) -> bool:
+        """Whether onnxruntime (1.32) would make a Gemm of a MatMul and its Add that it then refuses to load.
+
+        From opset 21 on it inserts a QuantizeLinear with a uint8 zero point between int8 Reshapes. It leaves a product
+        with a bias of shape (1, N) alone.
+        """
+        shape = add.outputs[0].shape
+        return self.opset >= 21 and params.dtype.name == "int8" and shape is not None and len(shape) >= 3
 
     # ------------------------------------------------------------------------------------------------------ small parts
 

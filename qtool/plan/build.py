@@ -69,7 +69,7 @@ def build_plan(
         values = _quantized_values(graph, decisions)
         if statistics is None:
             return _plan(graph, decisions, skips, dict.fromkeys(values), [])
-        tensors = activation_parameters(values, decisions, config, ctx.activation_dtype, statistics)
+        tensors = activation_parameters(graph, values, decisions, config, ctx.activation_dtype, statistics)
         joins = _joins_to_separate(graph, decisions, tensors)
         if joins:
             state.separate_joins |= joins
