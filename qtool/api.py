@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 Progress: TypeAlias = Callable[[str, int, int], None]
 
-# Samples of the calibration data on which the result is run beside the float model before it is put in place.
+# Samples of the calibration data on which the result is run beside the float model before it is put in place: up to
+# this many, and no further one once that has taken this long.
 VERIFY_SAMPLES = 4
+VERIFY_SECONDS = 1.5
 _QUANTIZED_OPS = frozenset(
     (
         "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger",
@@ -290,7 +292,7 @@ def quantize(
                 published, proto = publish(
                     quantized,
                     float_model,
-                    _first(samples, VERIFY_SAMPLES),
+                    _first(samples, VERIFY_SAMPLES, VERIFY_SECONDS),
                     destination,
                     provenance=_provenance(settings, source.sha256, samples, random_calib),
                     external_data=bool(source.data_files),
@@ -476,10 +478,14 @@ def resolve_config(config: QuantConfig | str | os.PathLike[str] | None, **option
     Raises:
         ConfigError: For an unreadable file, an unknown name, or an illegal value or combination.
     """
+    from qtool.calibrate.methods import parse_method
+
     base = QuantConfig() if config is None else config
     if isinstance(base, (str, os.PathLike)):
         base = QuantConfig.from_toml(Path(base))
-    return base.with_options(**options)
+    settings = base.with_options(**options)
+    parse_method(settings.method)
+    return settings
 
 
 # --------------------------------------------------------------------------------------------------------- small parts
@@ -507,9 +513,11 @@ class _Clock:
 
 
 def _destination(source: Path | None, output: str | os.PathLike[str] | None) -> Path | None:
+    from qtool.publish import default_output
+
     if output is not None:
         return Path(output)
-    return None if source is None else source.with_name(f"{source.stem}.int8.onnx")
+    return None if source is None else default_output(source)
 
 
 def _prepare(loaded: ir.Model, settings: QuantConfig) -> Prepared:
@@ -556,13 +564,13 @@ def _collect(proto: onnx.ModelProto | Path, tensors: Sequence[str], samples: Sam
     return collect(proto, tensors, samples, allow_inf=list(tensors), **options)
 
 
-def _first(samples: Samples, count: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Batches of the first samples, at least one."""
-    done = 0
-    for rows, feeds in samples.counted_batches(count):
+def _first(samples: Samples, count: int, seconds: float) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Batches of the first samples, the smallest there are; at least one, no further one after some seconds."""
+    done, start = 0, time.perf_counter()
+    for rows, feeds in samples.counted_batches(None):
         yield rows, feeds
         done += rows
-        if done >= count:
+        if done >= count or time.perf_counter() - start > seconds:
             return
 
 

@@ -60,6 +60,11 @@ class Published:
     notes: tuple[str, ...] = ()
 
 
+def default_output(source: Path) -> Path:
+    """Where the quantized form of a model goes unless something else is asked for."""
+    return source.parent / f"{source.stem}.int8.onnx"
+
+
 def check_destination(output: Path, source: Path | None, *, force: bool, source_data: Collection[Path] = ()) -> None:
     """Refuse a destination before any work is done.
 

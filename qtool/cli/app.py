@@ -14,7 +14,7 @@ import typer
 from qtool.cli import eval_, info, inspect, quantize
 from qtool.cli._errors import describe, is_debugging
 from qtool.cli._options import examples
-from qtool.cli._output import Output
+from qtool.cli._output import Output, open_missing_streams
 from qtool.errors import EXIT_INTERRUPTED, EXIT_OK
 
 app = typer.Typer(
@@ -63,6 +63,7 @@ def run(args: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    open_missing_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a name gets its escape, not a crash
         sys.stdout.reconfigure(errors="backslashreplace")
     out = Output()

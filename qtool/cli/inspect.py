@@ -34,7 +34,7 @@ def inspect(
     Needs no samples and writes nothing. With -v every node gets a row of its own.
     """
     out = Output(quiet=quiet, verbose=verbose, color=color)
-    check_json_target(json_target)
+    check_json_target(json_target, model, config)
     from qtool import api
 
     inspection = api.inspect(model, config=config)

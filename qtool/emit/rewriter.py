@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from qtool.emit.constants import Constants, QuantizedConstant
-from qtool.emit.names import NameAllocator
 from qtool.errors import ModelError
 from qtool.plan import Decision, Plan
-from qtool.plan.selection import ORIGIN_KEY
+from qtool.prepare.graph_edits import ORIGIN_KEY, NameAllocator
 from qtool.qparams import QParams
 
 
@@ -36,7 +36,7 @@ class Rewriter:
         self.graph = model.graph
         self.plan = plan
         self.dedicated_pairs = dedicated_pairs
-        self.names = NameAllocator(self.graph)
+        self.names = NameAllocator(model)
         self.constants = Constants(self.graph, self.names)
         self.opset = self.graph.opset_imports[""]
         self._nodes = {node.name or "": node for node in self.graph}
@@ -130,11 +130,12 @@ class Rewriter:
             self._real[name] = self._dequantize(name, self.codes(name))
         return self._real[name]
 
-    def _quantize(self, name: str) -> ir.Value:
-        value, params = self._values[name], self.params(name)
+    def _quantize(self, name: str, params: QParams | None = None, *, base: str | None = None) -> ir.Value:
+        """A QuantizeLinear behind a float value, named after ``base`` if the codes are those of another tensor."""
+        value, params, base = self._values[name], params or self.params(name), base or name
         scale, zero = self.constants.parameters(name, params)
-        codes = self.new_value(f"{name}_quantized", ir.DataType(params.dtype.onnx), value.shape)
-        node = self.new_node("QuantizeLinear", [value, scale, zero], f"{name}_QuantizeLinear", [codes])
+        codes = self.new_value(f"{base}_quantized", ir.DataType(params.dtype.onnx), value.shape)
+        node = self.new_node("QuantizeLinear", [value, scale, zero], f"{base}_QuantizeLinear", [codes])
         self._quantizers.add(id(node))
         self._insert(node, value.producer())
         return codes
@@ -173,8 +174,20 @@ class Rewriter:
         if decision.bias is not None:
             holder = self._nodes[decision.bias.node]
             holder.replace_input_with(decision.bias.index, self.dequantized_constant(self.bias(decision)))
+        if decision.rescale != 1.0:
+            self._rescaled_output(decision, node.outputs[0])
         for name in decision.outputs:
             self.codes(name)
+
+    def _rescaled_output(self, decision: Decision, value: ir.Value) -> None:
+        """Quantize what a division by c would have read, under c times the scale of what it would have written."""
+        (name,) = decision.outputs
+        params = self.params(name)
+        scale = np.asarray(params.scale * np.float32(decision.rescale), np.float32)
+        wider = QParams(params.dtype, scale, params.zero_point, params.granularity)
+        self._codes[name] = self._quantize(value.name or "", wider, base=name)
+        self._written.add(name)
+        self._dead += [self._nodes[absorbed] for absorbed in decision.absorbed]
 
     def weight(self, node: ir.Node, index: int, decision: Decision) -> QuantizedConstant:
         """A constant operand, quantized as planned."""
