@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 Progress: TypeAlias = Callable[[str, int, int], None]
 
-# Samples of the calibration data on which the result is run beside the float model before it is put in place.
+# Samples of the calibration data on which the result is run beside the float model before it is put in place: up to
+# this many, and no further one once that has taken this long.
 VERIFY_SAMPLES = 4
+VERIFY_SECONDS = 1.5
 _QUANTIZED_OPS = frozenset(
     (
         "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger",
@@ -290,7 +292,7 @@ def quantize(
                 published, proto = publish(
                     quantized,
                     float_model,
-                    _first(samples, VERIFY_SAMPLES),
+                    _first(samples, VERIFY_SAMPLES, VERIFY_SECONDS),
                     destination,
                     provenance=_provenance(settings, source.sha256, samples, random_calib),
                     external_data=bool(source.data_files),
@@ -562,13 +564,13 @@ def _collect(proto: onnx.ModelProto | Path, tensors: Sequence[str], samples: Sam
     return collect(proto, tensors, samples, allow_inf=list(tensors), **options)
 
 
-def _first(samples: Samples, count: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Batches of the first samples, at least one."""
-    done = 0
-    for rows, feeds in samples.counted_batches(count):
+def _first(samples: Samples, count: int, seconds: float) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Batches of the first samples, the smallest there are; at least one, no further one after some seconds."""
+    done, start = 0, time.perf_counter()
+    for rows, feeds in samples.counted_batches(None):
         yield rows, feeds
         done += rows
-        if done >= count:
+        if done >= count or time.perf_counter() - start > seconds:
             return
 
 

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qtool import kernels
-from qtool.emit.names import NameAllocator
 from qtool.granularity import PerAxis, PerBlock
 from qtool.plan.analysis import dims_of
+from qtool.prepare.graph_edits import NameAllocator
 from qtool.qparams import QParams
 
 

@@ -13,10 +13,9 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from qtool.emit.constants import Constants, QuantizedConstant
-from qtool.emit.names import NameAllocator
 from qtool.errors import ModelError
 from qtool.plan import Decision, Plan
-from qtool.plan.selection import ORIGIN_KEY
+from qtool.prepare.graph_edits import ORIGIN_KEY, NameAllocator
 from qtool.qparams import QParams
 
 
@@ -36,7 +35,7 @@ class Rewriter:
         self.graph = model.graph
         self.plan = plan
         self.dedicated_pairs = dedicated_pairs
-        self.names = NameAllocator(self.graph)
+        self.names = NameAllocator(model)
         self.constants = Constants(self.graph, self.names)
         self.opset = self.graph.opset_imports[""]
         self._nodes = {node.name or "": node for node in self.graph}

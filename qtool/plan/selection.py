@@ -7,7 +7,6 @@ with a folded BatchNormalization): it is selected by any of its origins.
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
@@ -15,17 +14,7 @@ import onnx_ir as ir
 
 from qtool.config import QuantConfig
 from qtool.errors import ConfigError
-
-ORIGIN_KEY = "qtool.origin"
-
-
-def origins(node: ir.Node) -> list[str]:
-    """Names of the user's nodes that a prepared node stands for."""
-    recorded = node.metadata_props.get(ORIGIN_KEY)
-    if recorded is None:
-        return [node.name or ""]
-    names = json.loads(recorded)
-    return [*names, node.name or ""]
+from qtool.prepare.graph_edits import origin_of
 
 
 class Selection:
@@ -55,7 +44,7 @@ class Selection:
 
     def reason_to_skip(self, node: ir.Node) -> str | None:
         """Why the user does not want a node quantized, or None if it is selected."""
-        named = [(name, self._types.get(name, node.op_type)) for name in origins(node)]
+        named = [(name, self._types.get(name, node.op_type)) for name in origin_of(node)]
         for pattern in self._exclude:
             if any(_matches(pattern, name, op) for name, op in named):
                 return f"excluded by '{pattern}'"
