@@ -77,10 +77,12 @@ def _session(
 
 
 def optimized_ops(model: onnx.ModelProto, path: Any) -> Counter[str]:
-    """Operators of the graph that onnxruntime makes of a model; ``path`` is a file to write."""
+    """Operators of the graph that onnxruntime makes of a model, layout changes aside; ``path`` is a file to write."""
 
     def change(options: onnxruntime.SessionOptions) -> None:
         options.optimized_model_filepath = str(path)
+        # the level above this one moves Convs to NHWC, between Transposes
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
 
     _session(model, optimize=True, change=change)
     return Counter(node.op_type for node in onnx.load(path).graph.node)
@@ -194,7 +196,8 @@ def quantize_and_check(
                 assert np.array_equal(other, y)
         if y.dtype.kind == "f" and y.size:
             params = result.plan.tensors.get(name)
-            if params is not None:
+            # onnxruntime requantizes 16-bit activations to 8 bits where it fuses their product (MatMulNBits)
+            if params is not None and params.dtype.bits == 8:
                 assert np.abs(got[name] - fast[name]).max() <= float(params.scale) * (1 + 1e-4)
             else:
                 assert sqnr_db(got[name], fast[name]) >= agreement_db

@@ -75,8 +75,10 @@ def activation_parameters(
             merged = reduce(merge, measured)
             ranges.append(method.range_of(merged, dtype, symmetric=symmetric, parameter=parameter))
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
-        params = activation_qparams(low, high, dtype, symmetric=symmetric)
         bounds = [limits[name] for name in group if name in limits]
+        if bounds and low == high == 0.0 and 0.0 < min(bounds) < np.inf:
+            high = min(bounds)  # no value tells the scale; the stand-in, 1, may reach beyond the bound
+        params = activation_qparams(low, high, dtype, symmetric=symmetric)
         if bounds and low >= 0.0 and not symmetric:
             params = _below(params, min(bounds))
         for name in group:

@@ -502,6 +502,27 @@ def test_a_join_beyond_the_bounds_of_an_absorbed_clamp_requantizes(form):
 
 
 @formats
+@pytest.mark.parametrize("clamp", ["Relu(h)", "Clip(h, lo, hi)"])
+@pytest.mark.parametrize("method", ["minmax", "percentile", "mse", "entropy"])
+def test_a_clamp_that_was_always_zero(form, clamp, method):
+    """No value tells its scale; 1 would let codes stand for more than the Clip allows."""
+    model = build(
+        f"""m (float[N,4,6,6] x) => (float[N,4,4,4] y) {{
+            [c1] h = Conv<pads=[1,1,1,1]>(x, w1, b1)
+            [r] a = {clamp}
+            [c2] y = Conv(a, w2)
+        }}""",
+        {"w1": normal(4, 4, 3, 3, scale=0.1), "b1": np.full(4, -100, np.float32), "w2": normal(4, 4, 3, 3, seed=1)}
+        | ({"lo": np.float32(0), "hi": np.float32(6)} if "Clip" in clamp else {}),
+    )
+    checked = quantize_and_check(model, {"x": normal(4, 4, 6, 6, seed=2)}, format=form, method=method)
+    assert checked.quantized() == ["c1", "r", "c2"]
+    assert not checked.got["y"].any()
+    if "Clip" in clamp:
+        assert np.float32(checked.scale("a")) * np.float32(255) <= np.float32(6)
+
+
+@formats
 @pytest.mark.parametrize("operation", ["Add", "Mul"])
 def test_a_tensor_read_twice(form, operation):
     model = build(

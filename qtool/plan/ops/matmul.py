@@ -14,7 +14,16 @@ from qtool.plan.plan import BiasPlan, Decision, Form, Skip, WeightPlan
 _SCORE_OPS = frozenset(
     ("Add", "Sub", "Mul", "Div", "Where", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "Tanh", "Clip", "Max")
 )
-_LAYOUT_OPS = frozenset(("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "Dropout", "Identity", "Expand"))
+# what lies between a Softmax and the product with the values, and where its data come in: layout, dropped heads
+# and rows (opset 23's Attention sets rows that are masked as a whole to 0), sinks that are cut off
+_PROBABILITY_INPUTS = {
+    **dict.fromkeys(
+        ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Cast", "CastLike", "Dropout", "Identity", "Expand", "Slice"),
+        (0,),
+    ),
+    "Mul": (0, 1),
+    "Where": (1, 2),
+}
 _SEARCH_LIMIT = 64
 
 
@@ -94,13 +103,15 @@ def _feeds_softmax(value: ir.Value) -> bool:
 
 
 def _comes_from_softmax(value: ir.Value | None) -> bool:
-    for _ in range(_SEARCH_LIMIT):
-        node = value.producer() if value is not None else None
+    """Whether a value is the result of a Softmax, behind layout and masking only."""
+    frontier, seen = [value], 0
+    while frontier and seen < _SEARCH_LIMIT:
+        current = frontier.pop()
+        node = current.producer() if current is not None else None
         if node is None:
-            return False
+            continue
+        seen += 1
         if node.op_type == "Softmax":
             return True
-        if node.op_type not in _LAYOUT_OPS:
-            return False
-        value = node.inputs[0]
+        frontier.extend(node.inputs[i] for i in _PROBABILITY_INPUTS.get(node.op_type, ()))
     return False
