@@ -83,7 +83,8 @@ def activation_parameters(
             ranges.append(method.range_of(merged, dtype, symmetric=symmetric, parameter=parameter))
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
         if len(group) == 1:
-            low = max(low, min(gate_floor(values[group[0]]), 0.0))  # a gate that opens above 0 asks for nothing below
+            # a gate that opens above 0 asks for nothing below it
+            low = max(low, min(gate_floor(graph, values[group[0]]), 0.0))
         bounds = [limits[name] for name in group if name in limits]
         if bounds and low == high == 0.0 and min(bounds) > 0.0:
             high = min(bounds)  # no value tells the scale; the stand-in, 1, may reach beyond the bound
@@ -126,7 +127,7 @@ def _clamp_limits(graph: Graph, values: Mapping[str, ir.Value]) -> dict[str, flo
     return limits
 
 
-def gate_floor(value: ir.Value) -> float:
+def gate_floor(graph: Graph, value: ir.Value) -> float:
     """The value below which a hard gate makes every reader see 0, or -inf.
 
     x * clip(x + c, 0, h) and x * HardSigmoid(x) (HardSwish) are 0 for all x <= -c and x <= -beta/alpha. Where nothing
@@ -136,15 +137,15 @@ def gate_floor(value: ir.Value) -> float:
     if len(uses) != 2 or value.is_graph_output():
         return -np.inf
     for gate, product in ((uses[0].node, uses[1].node), (uses[1].node, uses[0].node)):
-        floor, open_gate = _gate(gate, value)
+        floor, open_gate = _gate(graph, gate, value)
         if open_gate is None or product.op_type != "Mul" or not any(v is open_gate for v in product.inputs):
             continue
-        if len(list(open_gate.uses())) == 1 and not open_gate.is_graph_output():
+        if graph.sole_consumer(open_gate) is product:
             return floor
     return -np.inf
 
 
-def _gate(node: ir.Node, value: ir.Value) -> tuple[float, ir.Value | None]:
+def _gate(graph: Graph, node: ir.Node, value: ir.Value) -> tuple[float, ir.Value | None]:
     """(-c, gate) of a node that begins a hard gate."""
     if node.op_type == "HardSigmoid":
         alpha = node.attributes["alpha"].as_float() if "alpha" in node.attributes else 0.2
@@ -152,19 +153,11 @@ def _gate(node: ir.Node, value: ir.Value) -> tuple[float, ir.Value | None]:
         return (-beta / alpha, node.outputs[0]) if alpha > 0.0 else (-np.inf, None)
     if node.op_type != "Add":
         return -np.inf, None
-    offset = _scalar(node.inputs[1] if node.inputs[0] is value else node.inputs[0])
-    behind = list(node.outputs[0].uses())
-    if offset is None or len(behind) != 1 or node.outputs[0].is_graph_output():
+    offset = graph.scalar(node.inputs[1] if node.inputs[0] is value else node.inputs[0])
+    clamp = graph.clamp(graph.sole_consumer(node.outputs[0]))
+    if offset is None or clamp is None or clamp.low != 0.0:
         return -np.inf, None
-    clip = behind[0].node
-    if clip.op_type != "Clip" or len(clip.inputs) < 2 or _scalar(clip.inputs[1]) != 0.0:
-        return -np.inf, None
-    return -offset, clip.outputs[0]
-
-
-def _scalar(value: ir.Value | None) -> float | None:
-    tensor = value.const_value if value is not None and value.is_initializer() else None
-    return float(tensor.numpy().reshape(-1)[0]) if tensor is not None and tensor.size == 1 else None
+    return -offset, clamp.node.outputs[0]
 
 
 def _below(params: QParams, limit: float) -> QParams:

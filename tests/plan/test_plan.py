@@ -352,8 +352,12 @@ ALONE = {
 }
 
 
+# quantized only as a part of what is before them: their models are in tests/cases/test_graphs_hard_gate.py
+IN_A_CHAIN = {"Div"}
+
+
 def test_every_operator_with_a_handler_has_a_model():
-    assert handlers().keys() == MODELS.keys() | ALONE.keys()
+    assert handlers().keys() == MODELS.keys() | ALONE.keys() | IN_A_CHAIN
 
 
 def test_handlers_say_what_they_are():
