@@ -98,6 +98,20 @@ def test_matmul_and_bias_with_float_result(form, shape, expected, fused):
 
 
 @formats
+@pytest.mark.parametrize("shape", ["2,6,8", "1,2,6,8", "6,8", "N,6,8"])
+@pytest.mark.parametrize("opset", [20, 21, 24])
+@pytest.mark.parametrize("per_channel", [True, False])
+def test_int8_activations_and_a_bias_load_at_every_opset(form, shape, opset, per_channel):
+    """From opset 21 on onnxruntime 1.32 fuses MatMul and Add of a static shape into something that it cannot load."""
+    rank = ",".join("abcd"[: shape.count(",") + 1])
+    text = f"m (float[{shape}] x) => (float[{rank}] y) {{ h = MatMul(x, w) i = Add(h, b) y = MatMul(i, v) }}"
+    model = build(text, {"w": normal(8, 8), "b": normal(8), "v": normal(8, 4, seed=1)}, opset=opset, ir_version=10)
+    x = normal(*[2 if d == "N" else int(d) for d in shape.split(",")], seed=2)
+    checked = quantize_and_check(model, {"x": x}, format=form, activations="int8", per_channel=per_channel)
+    assert checked.sqnr() >= 33
+
+
+@formats
 def test_matmul_with_float_result(form, fused):
     text = "m (float[N,16] x) => (float[N,4] y) { h = MatMul(x, w) y = Softplus(h) }"
     ops = fused(text, {"w": normal(16, 4)}, normal(8, 16), format=form)
