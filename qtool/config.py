@@ -7,7 +7,7 @@ functions in api.py, because it must not change a byte of the result.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -64,16 +64,15 @@ class QuantConfig:
 
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):  # lists come from TOML and from callers
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            object.__setattr__(self, name, _patterns(name, getattr(self, name)))
         _choice("format", self.format, FORMATS)
         _choice("activations", self.activations, ACTIVATION_DTYPES)
         _choice("weights", self.weights, WEIGHT_DTYPES)
         for name in ("per_channel", "symmetric_activations", "dedicated_qdq", "allow_empty"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"Option '{name}' is {getattr(self, name)!r}; expected true or false.")
-        for name in ("include", "exclude"):
-            if not all(isinstance(pattern, str) and pattern for pattern in getattr(self, name)):
-                raise ConfigError(f"Option '{name}' holds something else than non-empty patterns.")
+        if not isinstance(self.method, str):
+            raise ConfigError(f"Option 'method' is {self.method!r}; expected the name of a range method.")
         if self.format == "qlinear" and (self.activations, self.weights) not in QLINEAR_PAIRS:
             pairs = ", ".join(f"{a}/{w}" for a, w in QLINEAR_PAIRS)
             raise ConfigError(
@@ -115,12 +114,32 @@ class QuantConfig:
         table = document.get("quantize", document)
         if not isinstance(table, Mapping):
             raise ConfigError(f"Config file '{path}': 'quantize' is {type(table).__name__}; expected a table.")
+        stray = [] if table is document else [k for k, v in document.items() if not isinstance(v, Mapping)]
+        if stray:
+            raise ConfigError(
+                f"Config file '{path}': {', '.join(stray)} outside the table [quantize], where nothing reads it.",
+                hint="Move it below the line [quantize].",
+            )
+        settings: dict[str, Any] = {}
+        for key, value in table.items():
+            name = key.replace("-", "_")
+            if name in settings:
+                raise ConfigError(f"Config file '{path}' gives '{name}' twice.")
+            settings[name] = value
         try:
-            return cls().with_options(**{k.replace("-", "_"): v for k, v in table.items()})
-        except TypeError as error:
-            raise ConfigError(f"Config file '{path}' holds a value of a wrong type: {error}.") from error
+            return cls().with_options(**settings)
         except ConfigError as error:
             raise ConfigError(f"Config file '{path}': {error.message}", hint=error.hint) from error
+
+
+def _patterns(option: str, value: object) -> tuple[str, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise ConfigError(f"Option '{option}' is {value!r}; expected a list of patterns.")
+    patterns = tuple(value)
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not pattern:
+            raise ConfigError(f"Option '{option}' holds {pattern!r}; expected non-empty patterns.")
+    return patterns
 
 
 def _choice(option: str, value: object, choices: tuple[str, ...]) -> None:

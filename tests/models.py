@@ -77,10 +77,12 @@ def _session(
 
 
 def optimized_ops(model: onnx.ModelProto, path: Any) -> Counter[str]:
-    """Operators of the graph that onnxruntime makes of a model; ``path`` is a file to write."""
+    """Operators of the graph that onnxruntime makes of a model, layout changes aside; ``path`` is a file to write."""
 
     def change(options: onnxruntime.SessionOptions) -> None:
         options.optimized_model_filepath = str(path)
+        # the level above this one moves Convs to NHWC, between Transposes
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
 
     _session(model, optimize=True, change=change)
     return Counter(node.op_type for node in onnx.load(path).graph.node)
@@ -194,7 +196,8 @@ def quantize_and_check(
                 assert np.array_equal(other, y)
         if y.dtype.kind == "f" and y.size:
             params = result.plan.tensors.get(name)
-            if params is not None:
+            # onnxruntime requantizes 16-bit activations to 8 bits where it fuses their product (MatMulNBits)
+            if params is not None and params.dtype.bits == 8:
                 assert np.abs(got[name] - fast[name]).max() <= float(params.scale) * (1 + 1e-4)
             else:
                 assert sqnr_db(got[name], fast[name]) >= agreement_db
@@ -222,10 +225,18 @@ def check_structure(model: onnx.ModelProto) -> None:
             _check_parameters(node, constants)
             assert all(readers.get(o) or o in outputs for o in node.output), f"{node.name} is read by nothing"
         elif node.op_type not in _FUSED and node.op_type not in ("QLinearConv", "QLinearMatMul", "ConvTranspose"):
-            inside = any(producer[i].op_type == "DequantizeLinear" for i in node.input if i in producer)
-            behind = [r.op_type for o in node.output for r in readers.get(o, [])]
-            stranded = inside and behind and set(behind) == {"QuantizeLinear"} and node.op_type != "Softmax"
-            assert not stranded, f"{node.op_type} {node.name} is stranded between DequantizeLinear and QuantizeLinear"
+            for name in node.input:
+                assert not _rounded_for_nothing(name, producer), f"{node.name} reads '{name}', rounded for nothing"
+
+
+def _rounded_for_nothing(name: str, producer: Mapping[str, onnx.NodeProto]) -> bool:
+    """Whether a value is quantized and dequantized although the operator that made it works on floats."""
+    for op_type in ("DequantizeLinear", "QuantizeLinear"):
+        node = producer.get(name)
+        if node is None or node.op_type != op_type:
+            return False
+        name = node.input[0]
+    return name not in producer or producer[name].op_type not in _FUSED
 
 
 def _check_parameters(node: onnx.NodeProto, constants: Mapping[str, onnx.TensorProto]) -> None:

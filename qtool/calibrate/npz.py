@@ -8,6 +8,7 @@ whatever zipfile, zlib or NumPy raise on damaged bytes becomes one ``DataError``
 
 from __future__ import annotations
 
+import io
 import tempfile
 import warnings
 import zipfile
@@ -29,7 +30,8 @@ from qtool.errors import DataError
 SUPPORTED = "Supported: an .npz file (numpy.savez), a mapping of arrays, or an iterable of mappings (one per sample)."
 _CHUNK = 1 << 20  # zipfile copies what it returns; pieces of this size stay in cache
 _TRANSPOSE_BYTES = 8 << 20  # memory for turning a Fortran-ordered member around
-_MAX_ROW_BYTES = 2 << 30  # one sample; ONNX tensors above this do not fit a protobuf message either
+_MAX_HEADER_BYTES = 1 << 16
+_MAX_ROW_BYTES = 2 << 30  # one sample, or labels as a whole; a protobuf message cannot be larger either
 _MAX_DEFLATE_RATIO = 1040  # deflate cannot do better than 1032:1
 # What zipfile, zlib and numpy.lib.format raise on damaged files (zipfile.BadZipFile is an Exception of its own).
 _BROKEN = (
@@ -206,6 +208,11 @@ class NpzFile:
         Raises:
             DataError: As :meth:`rows`.
         """
+        if member.nbytes > _MAX_ROW_BYTES:
+            raise DataError(
+                f"{self.subject}: array '{member.name}' of shape {list(member.shape)} takes {member.nbytes} bytes; "
+                f"expected at most {_MAX_ROW_BYTES}."
+            )
         if member.shape and member.shape[0] == 0:
             return np.empty(member.shape, member.dtype.newbyteorder("="))
         if member.shape:
@@ -218,16 +225,17 @@ class NpzFile:
 
     def _header(self, name: str, stream: IO[bytes]) -> Member:
         readers = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
+        head = io.BytesIO(stream.read(_MAX_HEADER_BYTES))  # NumPy reads what the header's length field says, up to 4 GB
         try:
-            version = npy_format.read_magic(stream)
+            version = npy_format.read_magic(head)
             with warnings.catch_warnings():  # NumPy warns about headers that Python 2 wrote, and reads them
                 warnings.simplefilter("ignore", UserWarning)
-                shape, fortran_order, dtype = readers[version](stream)
+                shape, fortran_order, dtype = readers[version](head)
             if any(size < 0 for size in shape):
                 raise ValueError("negative size")
         except Exception as error:  # a damaged header raises whatever its bytes happen to parse to
             raise DataError(f"{self.subject}: array '{name}' has a damaged header.") from error
-        return Member(name, tuple(shape), dtype, fortran_order, stream.tell())
+        return Member(name, tuple(shape), dtype, fortran_order, head.tell())
 
     def _open_data(self, member: Member) -> IO[bytes]:
         with self._reported(member.name):
@@ -265,7 +273,7 @@ class NpzFile:
             strip = max(1, _TRANSPOSE_BYTES // (count * itemsize))
             spool = tempfile.SpooledTemporaryFile(max_size=_TRANSPOSE_BYTES)  # noqa: SIM115  closed by close()
             self._spools[member.name] = spool
-            with self._open_data(member) as stream:
+            with self._open_data(member) as stream, self._reported(member.name):  # the disk may be full
                 for start in range(0, elements, strip):
                     block = np.empty((min(strip, elements - start), count), member.dtype)
                     self._fill(stream, block, member.name)

@@ -137,11 +137,15 @@ def format_table(headers: Sequence[str], rows: Iterable[Sequence[str]], *, right
     ]
 
 
-def check_json_target(target: str | None) -> None:
+def check_json_target(target: str | None, *others: str | os.PathLike[str] | None) -> None:
     """Refuse a ``--json`` file that cannot be written before any work is done.
 
+    Args:
+        target: The file, or ``-``.
+        others: Files that the command reads or writes otherwise.
+
     Raises:
-        ConfigError: If the folder does not exist or is not writable, or the target is a folder.
+        ConfigError: If the folder does not exist or is not writable, or the target is a folder or one of ``others``.
     """
     if target is None or target == STDOUT:
         return
@@ -150,8 +154,22 @@ def check_json_target(target: str | None) -> None:
         raise ConfigError(f"JSON file '{target}' is a folder; expected the name of a file.")
     if not path.parent.is_dir():
         raise ConfigError(f"JSON file '{target}': there is no folder '{path.parent}'.", hint="Create it first.")
+    for other in others:
+        if other is not None and (path.absolute() == Path(other).absolute() or _is_same(path, Path(other))):
+            raise ConfigError(f"JSON file '{target}' is a file that the command needs itself; expected another name.")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ConfigError(f"JSON file '{target}' cannot be written: permission denied.")
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    return path.exists() and other.exists() and path.samefile(other)
+
+
+def open_missing_streams() -> None:
+    """Give a process that was started with closed stdout or stderr (``>&-``) a place to write to."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115 - a device, open until the end
 
 
 def one_line(text: str) -> str:

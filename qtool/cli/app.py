@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 import traceback
 import warnings
@@ -14,7 +15,7 @@ import typer
 from qtool.cli import eval_, info, inspect, quantize
 from qtool.cli._errors import describe, is_debugging
 from qtool.cli._options import examples
-from qtool.cli._output import Output
+from qtool.cli._output import Output, open_missing_streams
 from qtool.errors import EXIT_INTERRUPTED, EXIT_OK
 
 app = typer.Typer(
@@ -63,8 +64,10 @@ def run(args: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    open_missing_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a name gets its escape, not a crash
         sys.stdout.reconfigure(errors="backslashreplace")
+    logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # what it warns of is an error of ours, or no matter
     out = Output()
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: out.warning(str(message))

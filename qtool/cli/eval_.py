@@ -73,7 +73,7 @@ def evaluate(
     Runs both on the same samples and shows quality per output, size and latency. Gates make it a test.
     """
     out = Output(quiet=quiet, verbose=verbose, color=color)
-    check_json_target(json_target)
+    check_json_target(json_target, float_model, quant_model, *data or ())
     from qtool import api
     from qtool.errors import ConfigError
     from qtool.evaluate import gates as gating

@@ -34,7 +34,7 @@ def inspect(
     Needs no samples and writes nothing. With -v every node gets a row of its own.
     """
     out = Output(quiet=quiet, verbose=verbose, color=color)
-    check_json_target(json_target)
+    check_json_target(json_target, model, config)
     from qtool import api
 
     inspection = api.inspect(model, config=config)
@@ -63,9 +63,9 @@ def _show(out: Output, model: Path, found: Inspection) -> None:
             right=["nodes", "quantized"],
         )
     out.data("")
-    total = len(found.nodes)
-    quantized = sum(decision == "quantize" for _, _, decision, _ in found.nodes)
-    out.data(f"{quantized} of {total} nodes would be quantized")
+    inside = found.total - len(found.nodes)
+    remark = f"; {inside} of them are inside subgraphs, which stay float" if inside else ""
+    out.data(f"{found.quantized} of {found.total} nodes would be quantized{remark}")
     if not out.verbose:
         out.hint("-v lists every node.")
 

@@ -175,8 +175,10 @@ def quantize(
     The file is checked, run and compared with the float model before it is put in place. stdout gets its path.
     """
     out = Output(quiet=quiet, verbose=verbose, color=color)
-    check_json_target(json_target)
     from qtool import api
+    from qtool.publish import default_output
+
+    check_json_target(json_target, model, config, output or default_output(model), *calib or ())
 
     with progress_bars(out) as progress:
         result = api.quantize(

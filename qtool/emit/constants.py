@@ -86,21 +86,24 @@ class Constants:
         scale, zero = self.parameters(source.name or "", params)
         return QuantizedConstant(value, scale, zero, axis)
 
-    def bias(self, source: ir.Value, input_params: QParams, weight_params: QParams) -> QuantizedConstant:
-        """``source`` as int32 with scale exactly f32(sx)*f32(sw[c]): rint(b / scale)."""
+    def bias(
+        self, source: ir.Value, input_params: QParams, weight_params: QParams, *, rank: int = 1
+    ) -> QuantizedConstant:
+        """``source`` as int32 of shape (N,), or (1, .., N), with scale exactly f32(sx)*f32(sw[c]): rint(b / scale)."""
         tensor = source.const_value
         assert tensor is not None, "Bug: not a constant"
         scale = np.asarray(np.float32(input_params.scale) * weight_params.scale.astype(np.float32))
-        key = ("bias", id(tensor), scale.tobytes(), scale.shape)
+        shape = (*[1] * (rank - 1), int(tensor.size))
+        key = ("bias", id(tensor), scale.tobytes(), scale.shape, shape)
 
         def codes() -> npt.NDArray[np.int32]:
-            exact = np.rint(tensor.numpy().reshape(-1).astype(np.float64) / scale.astype(np.float64))
+            exact = np.rint(tensor.numpy().reshape(shape).astype(np.float64) / scale.astype(np.float64))
             return np.clip(exact, -(2**31), 2**31 - 1).astype(np.int32)
 
-        value = self._add(key, f"{source.name}_quantized", codes, ir.DataType.INT32, shape=(int(tensor.size),))
+        value = self._add(key, f"{source.name}_quantized", codes, ir.DataType.INT32, shape=shape)
         scale_value = self._add((*key, "scale"), f"{source.name}_scale", lambda: scale, ir.DataType.FLOAT)
         self._kept.append(tensor)
-        return QuantizedConstant(value, scale_value, None, 0 if scale.ndim else None)
+        return QuantizedConstant(value, scale_value, None, rank - 1 if scale.ndim else None)
 
     def _add(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
@@ -129,11 +130,12 @@ class Rewriter:
             self._real[name] = self._dequantize(name, self.codes(name))
         return self._real[name]
 
-    def _quantize(self, name: str) -> ir.Value:
-        value, params = self._values[name], self.params(name)
+    def _quantize(self, name: str, params: QParams | None = None, *, base: str | None = None) -> ir.Value:
+        """A QuantizeLinear behind a float value, named after ``base`` if the codes are those of another tensor."""
+        value, params, base = self._values[name], params or self.params(name), base or name
         scale, zero = self.constants.parameters(name, params)
-        codes = self.new_value(f"{name}_quantized", ir.DataType(params.dtype.onnx), value.shape)
-        node = self.new_node("QuantizeLinear", [value, scale, zero], f"{name}_QuantizeLinear", [codes])
+        codes = self.new_value(f"{base}_quantized", ir.DataType(params.dtype.onnx), value.shape)
+        node = self.new_node("QuantizeLinear", [value, scale, zero], f"{base}_QuantizeLinear", [codes])
         self._quantizers.add(id(node))
         self._insert(node, value.producer())
         return codes
@@ -172,8 +174,20 @@ class Rewriter:
         if decision.bias is not None:
             holder = self._nodes[decision.bias.node]
             holder.replace_input_with(decision.bias.index, self.dequantized_constant(self.bias(decision)))
+        if decision.rescale != 1.0:
+            self._rescaled_output(decision, node.outputs[0])
         for name in decision.outputs:
             self.codes(name)
+
+    def _rescaled_output(self, decision: Decision, value: ir.Value) -> None:
+        """Quantize what a division by c would have read, under c times the scale of what it would have written."""
+        (name,) = decision.outputs
+        params = self.params(name)
+        scale = np.asarray(params.scale * np.float32(decision.rescale), np.float32)
+        wider = QParams(params.dtype, scale, params.zero_point, params.granularity)
+        self._codes[name] = self._quantize(value.name or "", wider, base=name)
+        self._written.add(name)
+        self._dead += [self._nodes[absorbed] for absorbed in decision.absorbed]
 
     def weight(self, node: ir.Node, index: int, decision: Decision) -> QuantizedConstant:
         """A constant operand, quantized as planned."""
@@ -186,11 +200,23 @@ class Rewriter:
     def bias(self, decision: Decision) -> QuantizedConstant:
         """The int32 bias of a decision."""
         assert decision.bias is not None, "Bug: no bias"
-        source = self._nodes[decision.bias.node].inputs[decision.bias.index]
+        holder = self._nodes[decision.bias.node]
+        source = holder.inputs[decision.bias.index]
         weight = decision.weights[0].params
         assert source is not None, "Bug: a planned bias is missing"
         assert weight is not None, "Bug: a planned weight without parameters"
-        return self.constants.bias(source, self.params(decision.inputs[0][1]), weight)
+        params = self.params(decision.inputs[0][1])
+        rank = 2 if holder.op_type == "Add" and self._needs_a_matrix(holder, params) else 1
+        return self.constants.bias(source, params, weight, rank=rank)
+
+    def _needs_a_matrix(self, add: ir.Node, params: QParams) -> bool:
+        """Whether onnxruntime (1.32) would make a Gemm of a MatMul and its Add that it then refuses to load.
+
+        From opset 21 on it inserts a QuantizeLinear with a uint8 zero point between int8 Reshapes. It leaves a product
+        with a bias of shape (1, N) alone.
+        """
+        shape = add.outputs[0].shape
+        return self.opset >= 21 and params.dtype.name == "int8" and shape is not None and len(shape) >= 3
 
     # ------------------------------------------------------------------------------------------------------ small parts
 

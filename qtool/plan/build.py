@@ -25,6 +25,7 @@ from qtool.plan.ops.clamp import ClampHandler
 from qtool.plan.ops.conv import multiplications, products_per_output, reason_not_to_pay
 from qtool.plan.ops.movers import MoverHandler
 from qtool.plan.ops.reasons import reason
+from qtool.plan.ops.rescale import absorbing_producer, rescale_factor
 from qtool.plan.plan import Decision, Form, Plan, Skip
 from qtool.plan.ranges import activation_parameters, shared_groups
 from qtool.plan.selection import Selection
@@ -70,7 +71,7 @@ def build_plan(
         values = _quantized_values(graph, decisions)
         if statistics is None:
             return _plan(graph, decisions, skips, dict.fromkeys(values), [])
-        tensors = activation_parameters(values, decisions, config, ctx.activation_dtype, statistics)
+        tensors = activation_parameters(graph, values, decisions, config, ctx.activation_dtype, statistics)
         joins = _joins_to_separate(graph, decisions, tensors)
         if joins:
             state.separate_joins |= joins
@@ -127,9 +128,11 @@ def _decide(
         if id(node) not in ctx.absorbed and handlers()[node.op_type].passes_native(node, ctx):
             ctx.native.update(o.name or "" for o in node.outputs)
     for node in reversed(follow):
-        if id(node) in ctx.absorbed:
-            continue
-        if _absorbed_by_producer(ctx, node, follow):
+        if (
+            id(node) in ctx.absorbed
+            or _absorbed_by_producer(ctx, node, follow)
+            or _rescales_producer(ctx, node, follow)
+        ):
             continue
         _follow(ctx, node, skips)
     for node in graph.nodes:
@@ -167,7 +170,11 @@ def _follow(ctx: PlanContext, node: ir.Node, skips: dict[int, Skip]) -> None:
             del ctx.absorbed[id(clamp)]
             skips[id(clamp)] = skip(clamp, "its producer stays float", expected=True)
         return
-    if behind:
+    factor = rescale_factor(behind[0], ctx) if behind else None
+    if factor is not None:
+        name, output = behind[0].name or "", behind[0].outputs[0].name or ""
+        answer = replace(answer, outputs=(output,), absorbed=(name,), rescale=factor)
+    elif behind:
         answer = _with_output(ctx, node, answer, node.outputs[0])
     ctx.decided[id(node)] = answer
     ctx.wanted.update(tensor for _, tensor in answer.inputs)
@@ -184,6 +191,18 @@ def _absorbed_by_producer(ctx: PlanContext, node: ir.Node, follow: list[ir.Node]
         return False
     clamp = ctx.absorbable(producer.outputs[0])
     if clamp is None or clamp.node is not node:
+        return False
+    ctx.absorbed[id(node)] = producer
+    ctx.wanted.add(producer.outputs[0].name or "")
+    return True
+
+
+def _rescales_producer(ctx: PlanContext, node: ir.Node, follow: list[ir.Node]) -> bool:
+    """Whether a wanted division by a constant becomes part of the elementwise operator before it."""
+    if not ctx.is_wanted(node.outputs[0]):
+        return False
+    producer = absorbing_producer(node, ctx)
+    if producer is None or not any(producer is n for n in follow):
         return False
     ctx.absorbed[id(node)] = producer
     ctx.wanted.add(producer.outputs[0].name or "")

@@ -74,6 +74,7 @@ class Decision:
         bias: The int32 bias, if there is one.
         absorbed: Nodes behind it that are part of it, in order (a bias Add, a Relu or Clip).
         clip: The absorbed Relu or Clip, which the integer operator's saturation makes redundant.
+        rescale: c of an absorbed division by c: the operator writes its codes under c times the output's scale.
         note: Something a reader of the plan should know (a repaired scale, an accumulator that may wrap).
     """
 
@@ -86,6 +87,7 @@ class Decision:
     bias: BiasPlan | None = None
     absorbed: tuple[str, ...] = ()
     clip: str | None = None
+    rescale: float = 1.0
     note: str | None = None
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from qtool.calibrate.methods import parse_method
 from qtool.calibrate.statistics import Statistics, TensorStatistics, merge
 from qtool.config import QuantConfig
 from qtool.dtypes import QDType
+from qtool.plan.analysis import Graph
 from qtool.plan.plan import Decision, Form
 from qtool.qparams import QParams, activation_qparams
 
@@ -52,11 +53,17 @@ def fixed_range(op_type: str, dtype: QDType, *, symmetric: bool) -> tuple[float,
 
 
 def activation_parameters(
-    values: Mapping[str, ir.Value], decisions: Sequence[Decision], config: QuantConfig, dtype: QDType, seen: Statistics
+    graph: Graph,
+    values: Mapping[str, ir.Value],
+    decisions: Sequence[Decision],
+    config: QuantConfig,
+    dtype: QDType,
+    seen: Statistics,
 ) -> dict[str, QParams]:
     """Parameters of every quantized activation.
 
     Args:
+        graph: The prepared graph.
         values: The quantized activations by name, in graph order.
         decisions: All decisions.
         config: Method and symmetry.
@@ -66,7 +73,7 @@ def activation_parameters(
     method, parameter = parse_method(config.method)
     symmetric = config.symmetric_activations
     fixed = _fixed(values, decisions, dtype, symmetric=symmetric)
-    limits = _clamp_limits(values)
+    limits = _clamp_limits(graph, values)
     result: dict[str, QParams] = {}
     for group in shared_groups(decisions, list(values)):
         ranges = [fixed[name] for name in group if name in fixed]
@@ -75,8 +82,13 @@ def activation_parameters(
             merged = reduce(merge, measured)
             ranges.append(method.range_of(merged, dtype, symmetric=symmetric, parameter=parameter))
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
-        params = activation_qparams(low, high, dtype, symmetric=symmetric)
+        if len(group) == 1:
+            # a gate that opens above 0 asks for nothing below it
+            low = max(low, min(gate_floor(graph, values[group[0]]), 0.0))
         bounds = [limits[name] for name in group if name in limits]
+        if bounds and low == high == 0.0 and min(bounds) > 0.0:
+            high = min(bounds)  # no value tells the scale; the stand-in, 1, may reach beyond the bound
+        params = activation_qparams(low, high, dtype, symmetric=symmetric)
         if bounds and low >= 0.0 and not symmetric:
             params = _below(params, min(bounds))
         for name in group:
@@ -105,18 +117,47 @@ def _fixed(
     return found
 
 
-def _clamp_limits(values: Mapping[str, ir.Value]) -> dict[str, float]:
+def _clamp_limits(graph: Graph, values: Mapping[str, ir.Value]) -> dict[str, float]:
     """Upper bounds of tensors that a Clip with a constant bound writes."""
     limits: dict[str, float] = {}
     for name, value in values.items():
-        producer = value.producer()
-        if producer is None or producer.op_type != "Clip" or len(producer.inputs) < 3:
-            continue
-        bound = producer.inputs[2]
-        tensor = bound.const_value if bound is not None else None
-        if tensor is not None and tensor.size == 1:
-            limits[name] = float(tensor.numpy().reshape(-1)[0])
+        clamp = graph.clamp(value.producer())
+        if clamp is not None and clamp.high < np.inf:
+            limits[name] = clamp.high
     return limits
+
+
+def gate_floor(graph: Graph, value: ir.Value) -> float:
+    """The value below which a hard gate makes every reader see 0, or -inf.
+
+    x * clip(x + c, 0, h) and x * HardSigmoid(x) (HardSwish) are 0 for all x <= -c and x <= -beta/alpha. Where nothing
+    else reads x, its range need not reach lower: codes spent there would all mean 0.
+    """
+    uses = list(value.uses())
+    if len(uses) != 2 or value.is_graph_output():
+        return -np.inf
+    for gate, product in ((uses[0].node, uses[1].node), (uses[1].node, uses[0].node)):
+        floor, open_gate = _gate(graph, gate, value)
+        if open_gate is None or product.op_type != "Mul" or not any(v is open_gate for v in product.inputs):
+            continue
+        if graph.sole_consumer(open_gate) is product:
+            return floor
+    return -np.inf
+
+
+def _gate(graph: Graph, node: ir.Node, value: ir.Value) -> tuple[float, ir.Value | None]:
+    """(-c, gate) of a node that begins a hard gate."""
+    if node.op_type == "HardSigmoid":
+        alpha = node.attributes["alpha"].as_float() if "alpha" in node.attributes else 0.2
+        beta = node.attributes["beta"].as_float() if "beta" in node.attributes else 0.5
+        return (-beta / alpha, node.outputs[0]) if alpha > 0.0 else (-np.inf, None)
+    if node.op_type != "Add":
+        return -np.inf, None
+    offset = graph.scalar(node.inputs[1] if node.inputs[0] is value else node.inputs[0])
+    clamp = graph.clamp(graph.sole_consumer(node.outputs[0]))
+    if offset is None or clamp is None or clamp.low != 0.0:
+        return -np.inf, None
+    return -offset, clamp.node.outputs[0]
 
 
 def _below(params: QParams, limit: float) -> QParams:

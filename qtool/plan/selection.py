@@ -1,7 +1,7 @@
 """Which nodes the user wants quantized: --include and --exclude by name, glob or op:Type.
 
-Names are those of the user's model. A prepared node stands for one or several of them (a Conv with a folded
-BatchNormalization): it is selected by any of its origins.
+Names and operator types are those of the user's model. A prepared node stands for one or several of its nodes (a Conv
+with a folded BatchNormalization): it is selected by any of its origins.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Selection:
     def __init__(self, config: QuantConfig, nodes: Sequence[tuple[str, str]]) -> None:
         self._include = config.include
         self._exclude = config.exclude
+        self._types = dict(nodes)
         types = sorted({op for _, op in nodes})
         names = [name for name, _ in nodes]
         for option, patterns in (("--include", self._include), ("--exclude", self._exclude)):
@@ -43,7 +44,7 @@ class Selection:
 
     def reason_to_skip(self, node: ir.Node) -> str | None:
         """Why the user does not want a node quantized, or None if it is selected."""
-        named = [(name, node.op_type) for name in origin_of(node)]
+        named = [(name, self._types.get(name, node.op_type)) for name in origin_of(node)]
         for pattern in self._exclude:
             if any(_matches(pattern, name, op) for name, op in named):
                 return f"excluded by '{pattern}'"

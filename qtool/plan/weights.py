@@ -68,8 +68,10 @@ def repair_for_bias(
     The bias is stored as rint(b / (sx*sw[c])). Where that exceeds 2^30 the channel's own scale is raised by the ratio
     that is missing; its weights are tiny beside its bias, so their lost resolution does not show.
 
+    A scale is also raised where its product with sx would not be a normal number: the bias is divided by it.
+
     Returns:
-        The plan, with new parameters where needed, and the number of channels that were repaired.
+        The plan, with new parameters where needed, and the number of channels whose bias did not fit.
     """
     assert plan.params is not None, "Bug: no parameters to repair"
     scale = plan.params.scale.astype(np.float64)
@@ -77,9 +79,8 @@ def repair_for_bias(
     needed = magnitude / (input_scale * BIAS_MAX)
     if scale.ndim == 0:
         needed = np.asarray(needed.max(initial=0.0))
-    broken = needed > scale
-    if not broken.any():
+    repaired = np.maximum(np.maximum(scale, needed), 2.0 * float(np.finfo(np.float32).tiny) / input_scale)
+    if (repaired == scale).all():
         return plan, 0
-    repaired = np.where(broken, needed, scale).astype(np.float32)
-    params = QParams(plan.params.dtype, repaired, plan.params.zero_point, plan.params.granularity)
-    return replace(plan, params=params), int(broken.sum())
+    params = QParams(plan.params.dtype, repaired.astype(np.float32), plan.params.zero_point, plan.params.granularity)
+    return replace(plan, params=params), int((needed > scale).sum())

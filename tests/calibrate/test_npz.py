@@ -1,5 +1,6 @@
 import io
 import random
+import tracemalloc
 import zipfile
 
 import numpy as np
@@ -147,6 +148,33 @@ def test_a_sample_of_many_gigabytes_is_refused_before_it_is_allocated(tmp_path, 
     write_zip(tmp_path / "a.npz", npy_bytes((1, 100_000), data=bytes(400_000)))
     monkeypatch.setattr(npz, "_MAX_ROW_BYTES", 399_999)
     refuse(tmp_path / "a.npz", "takes 400000 bytes for each sample; expected at most 399999")
+
+
+def test_whole_arrays_have_the_same_limit(tmp_path, monkeypatch):
+    write_zip(tmp_path / "a.npz", npy_bytes((100, 1000), data=bytes(400_000)))
+    monkeypatch.setattr(npz, "_MAX_ROW_BYTES", 399_999)
+    with NpzFile(tmp_path / "a.npz") as archive, pytest.raises(DataError, match="takes 400000 bytes; expected at most"):
+        archive.read(archive.member("a"))
+
+
+def test_bombs_are_refused_in_little_memory(tmp_path):
+    """256 MB of spaces in a header, and of zeros in an array of a wrong shape, each in a file of 256 kB."""
+    length = 256 << 20
+    bombs = {
+        "header": b"\x93NUMPY\x02\x00" + length.to_bytes(4, "little") + b" " * length,
+        "array": npy_bytes((1, length // 8), data=bytes(length)),
+    }
+    for name, content in bombs.items():
+        write_zip(tmp_path / f"{name}.npz", content)
+    del bombs, content
+    tracemalloc.start()
+    try:
+        for name in ("header", "array"):
+            with pytest.raises(DataError, match=r"has a damaged header|its header describes"):
+                pieces(tmp_path / f"{name}.npz", "a", 1)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_other_compression_methods(tmp_path):

@@ -277,6 +277,22 @@ def test_a_max_pool_whose_indices_are_wanted_stays_float(form, use):
 
 
 @formats
+def test_a_split_whose_other_half_leaves_the_graph_stays_float(form):
+    """Moving codes would round a graph output that is exact in float."""
+    model = build(
+        """m (float[N,8] x) => (float[N,4] y, float[N,4] z) {
+            [s] l, z = Split<axis=1>(x, sizes)
+            [mm] y = MatMul(l, w)
+        }""",
+        {"sizes": np.array([4, 4]), "w": normal(4, 4)},
+    )
+    checked = quantize_and_check(model, {"x": normal(8, 8, seed=1)}, format=form)
+    assert checked.quantized() == ["mm"]
+    assert checked.reason("s") == "float operators read its output too"
+    assert np.array_equal(checked.got["z"], checked.expected["z"])
+
+
+@formats
 def test_a_max_pool_with_unused_indices_moves_codes(form):
     model = build(
         """m (float[1,3,8,8] x) => (float[1,4,4,4] y) {
@@ -498,6 +514,54 @@ def test_a_join_beyond_the_bounds_of_an_absorbed_clamp_requantizes(form):
     assert checked.params("a").range[0] == 0.0
     assert checked.params("a").range[1] <= 6.0
     assert checked.params("c") == checked.params("b") != checked.params("a")
+    assert checked.sqnr() >= 30
+
+
+@formats
+@pytest.mark.parametrize("clamp", ["Relu(h)", "Clip(h, lo, hi)"])
+@pytest.mark.parametrize("method", ["minmax", "percentile", "mse", "entropy"])
+def test_a_clamp_that_was_always_zero(form, clamp, method):
+    """No value tells its scale; 1 would let codes stand for more than the Clip allows."""
+    model = build(
+        f"""m (float[N,4,6,6] x) => (float[N,4,4,4] y) {{
+            [c1] h = Conv<pads=[1,1,1,1]>(x, w1, b1)
+            [r] a = {clamp}
+            [c2] y = Conv(a, w2)
+        }}""",
+        {"w1": normal(4, 4, 3, 3, scale=0.1), "b1": np.full(4, -100, np.float32), "w2": normal(4, 4, 3, 3, seed=1)}
+        | ({"lo": np.float32(0), "hi": np.float32(6)} if "Clip" in clamp else {}),
+    )
+    checked = quantize_and_check(model, {"x": normal(4, 4, 6, 6, seed=2)}, format=form, method=method)
+    assert checked.quantized() == ["c1", "r", "c2"]
+    assert not checked.got["y"].any()
+    if "Clip" in clamp:
+        assert np.float32(checked.scale("a")) * np.float32(255) <= np.float32(6)
+
+
+@formats
+@pytest.mark.parametrize("opset", [10, 11, 12, 13])
+@pytest.mark.parametrize("dead", [False, True])
+def test_old_opsets_are_kept_where_scales_are_per_tensor(form, opset, dead):
+    """Clip bounds are attributes up to opset 10; MaxPool and Pad take 8-bit integers from 12 and 13 on."""
+    clip, bounds = ("Clip<min=0.0, max=6.0>(h)", {}) if opset < 11 else ("Clip(h, lo, hi)", {"lo": 0, "hi": 6})
+    model = build(
+        f"""m (float[N,4,6,6] x) => (float[N,4,3,3] y) {{
+            [c1] h = Conv<pads=[1,1,1,1]>(x, w1, b1)
+            [r] a = {clip}
+            [p] p = MaxPool<kernel_shape=[2,2], strides=[2,2]>(a)
+            [c2] y = Conv(p, w2, b2)
+        }}""",
+        {
+            "w1": normal(4, 4, 3, 3), "b1": normal(4) - np.float32(100 if dead else 0),
+            "w2": normal(4, 4, 1, 1, seed=1), "b2": normal(4, seed=3), **{k: np.float32(v) for k, v in bounds.items()},
+        },
+        opset=opset,
+        ir_version=5,
+    )  # fmt: skip
+    checked = quantize_and_check(model, {"x": normal(4, 4, 6, 6, seed=2)}, format=form, per_channel=False)
+    assert [(o.domain, o.version) for o in checked.model.opset_import] == [("", opset)]
+    assert checked.quantized() == ["c1", "r", "p", "c2"]
+    assert np.float32(checked.scale("a")) * np.float32(255) <= np.float32(6)
     assert checked.sqnr() >= 30
 
 

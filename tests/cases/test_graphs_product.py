@@ -242,6 +242,21 @@ def test_a_bias_just_inside_int32_leaves_room_for_the_products(form):
     np.testing.assert_allclose(checked.fast["y"], checked.expected["y"], rtol=0.01, atol=0.2)
 
 
+@formats
+@pytest.mark.parametrize("size", [1e-36, 1e-40, 1e-45])
+@pytest.mark.parametrize("bias", [0.0, 1e-30, 0.5])
+@pytest.mark.parametrize("inputs", [1.0, 1e-9])
+def test_weights_that_are_all_but_zero(form, size, bias, inputs):
+    """Trained networks have channels of subnormal weights: sx*sw must not vanish, or the bias is divided by 0."""
+    w = normal(16, 4)
+    w[:, 1] *= np.float32(size)
+    b = np.array([1, bias, -1, 0], np.float32) * np.float32(inputs)
+    model = build("m (float[N,16] x) => (float[N,4] y) { [g] y = Gemm(x, w, b) }", {"w": w, "b": b})
+    checked = quantize_and_check(model, {"x": normal(8, 16, seed=1, scale=inputs)}, format=form)
+    np.testing.assert_allclose(checked.got["y"][:, 1], b[1], rtol=1e-6, atol=1e-30)
+    assert checked.sqnr() >= 35
+
+
 # --------------------------------------------------------------------------------------------------- what stays float
 
 

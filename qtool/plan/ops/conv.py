@@ -66,6 +66,8 @@ def reason_not_to_pay(node: ir.Node, ctx: PlanContext, total: int | None) -> str
         ctx: The context.
         total: Multiplications of the whole model, if its shapes are known.
     """
+    if ctx.is_native(node.inputs[0]):
+        return None  # its input exists as codes only: a float Conv would have to dequantize it first
     if products_per_output(node, ctx) < _MIN_PRODUCTS:
         return f"only float operators read its output, and less than {_MIN_PRODUCTS} products per element do not pay"
     dims = ctx.graph.static_dims(node.outputs[0])

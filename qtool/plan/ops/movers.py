@@ -28,7 +28,8 @@ class MoverHandler(Handler):
         if not any(ctx.is_wanted(o) for o in outputs):
             return skip(node, "no quantized operator reads its output", expected=True)
         data = node.inputs[0]
-        if not ctx.is_native(data) and not all(ctx.all_readers_quantized(o) for o in outputs if o.uses()):
+        read = [o for o in outputs if o.uses() or o.is_graph_output()]
+        if not ctx.is_native(data) and not all(ctx.all_readers_quantized(o) for o in read):
             return skip(node, "float operators read its output too", expected=True)
         return Decision(
             node.name or "",

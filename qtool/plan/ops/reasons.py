@@ -97,7 +97,6 @@ REASONS: dict[str, tuple[str, bool]] = {
             "Softplus",
             "Softsign",
             "PRelu",
-            "Div",
             "Sub",
             "Neg",
             "Abs",

@@ -1,0 +1,48 @@
+"""Samples and collection on real models with real data."""
+
+import numpy as np
+import pytest
+
+from qtool.calibrate.collect import collect
+from qtool.calibrate.samples import open_samples
+from qtool.runtime import create_session
+
+# model -> (samples, whether they can share a run)
+MODELS = {
+    "mnist_cnn": (128, False),  # fixed batch of 1
+    "digits_resnet_bn": (256, True),
+    "digits_vit": (256, True),
+    "efficientnet_lite0": (40, True),
+    "ppocr_cls": (64, True),
+    "ppocr_det": (8, True),
+    "magika": (128, True),
+    "minilm_l6_v2": (128, True),
+    "whisper_tiny_en_encoder": (6, True),
+    "chargpt_llama": (128, True),
+    "silero_vad": (256, False),  # stacked on an extra axis, with a state and a scalar
+}
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize("name", MODELS)
+def test_calibration_data_fits_its_model(zoo, name):
+    session = create_session(zoo / f"{name}.onnx")
+    samples = open_samples(zoo / f"{name}_calib.npz", session.inputs)
+    assert (samples.count, samples.batchable) == MODELS[name]
+    assert samples.notes == ()
+    assert set(session.run(next(samples.batches()))) == {info.name for info in session.outputs}
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize("name", ["digits_vit", "silero_vad"])
+def test_ranges_of_inputs_and_outputs_are_those_of_the_data(zoo, name):
+    path = zoo / f"{name}.onnx"
+    session = create_session(path)
+    samples = open_samples(zoo / f"{name}_calib.npz", session.inputs)
+    tensors = [i.name for i in (*session.inputs, *session.outputs) if i.dtype == np.float32]
+    seen = collect(path, tensors, samples)
+    runs = [feeds | session.run(feeds) for feeds in samples.batches(16)]
+    for tensor in tensors:
+        values = np.concatenate([run[tensor].ravel() for run in runs])
+        assert seen[tensor].count == values.size
+        assert (seen[tensor].minimum, seen[tensor].maximum) == pytest.approx((values.min(), values.max()), rel=1e-4)
