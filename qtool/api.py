@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -124,6 +124,8 @@ class Inspection:
         nbytes: File size, external data included.
         weight_bytes: Bytes of all constants.
         domains: Operator domains that the model imports.
+        quantized: Nodes that would be quantized, absorbed ones included.
+        total: Nodes of the prepared graph, those in subgraphs included, which have no row in ``nodes``.
         actions: What preparation would do to the float graph.
     """
 
@@ -136,6 +138,8 @@ class Inspection:
     nbytes: int
     weight_bytes: int
     domains: list[str]
+    quantized: int
+    total: int
     actions: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -153,6 +157,8 @@ class Inspection:
             "weight_bytes": self.weight_bytes,
             "inputs": rows(self.inputs),
             "outputs": rows(self.outputs),
+            "quantized": self.quantized,
+            "total": self.total,
             "by_operator": {op: {"quantized": q, "total": n} for op, (q, n) in self.by_op.items()},
             "nodes": [
                 {"node": n, "op_type": op, "decision": decision, "reason": reason}
@@ -381,8 +387,8 @@ def calibrate(
 
 
 def evaluate(
-    float_model: str | os.PathLike[str] | bytes | onnx.ModelProto,
-    quant_model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    float_model: ModelLike | bytes,
+    quant_model: ModelLike | bytes,
     data: Data,
     *,
     labels: str | None = None,
@@ -412,19 +418,19 @@ def evaluate(
     from qtool.evaluate.compare import compare
     from qtool.prepare.load import load_model
 
-    proto = _proto_of(float_model)
-    inputs = _inputs(load_model(proto))
-    samples = open_samples(data, inputs, labels=[] if labels is None else [labels])
-    return compare(
-        float_model,
-        quant_model,
-        samples,
-        labels=labels,
-        metrics=metrics,
-        num_threads=num_threads,
-        latency=latency,
-        progress=_Clock(progress).progress("evaluate"),
-    )
+    reference, candidate = _parsed(float_model), _parsed(quant_model)
+    samples = open_samples(data, _inputs(load_model(reference)), labels=[] if labels is None else [labels])
+    with ExitStack() as cleanup:
+        return compare(
+            _comparable(reference, cleanup),
+            _comparable(candidate, cleanup),
+            samples,
+            labels=labels,
+            metrics=metrics,
+            num_threads=num_threads,
+            latency=latency,
+            progress=_Clock(progress).progress("evaluate"),
+        )
 
 
 def inspect(model: ModelLike, *, config: QuantConfig | str | os.PathLike[str] | None = None) -> Inspection:
@@ -462,12 +468,14 @@ def inspect(model: ModelLike, *, config: QuantConfig | str | os.PathLike[str] | 
         nodes=nodes,
         by_op=plan.by_operator(),
         inputs=_inputs(loaded),
-        outputs=tuple(_info(v) for v in loaded.graph.outputs),
+        outputs=tuple(_info(v) for v in prepared.model.graph.outputs),
         opset=loaded.graph.opset_imports.get("", loaded.graph.opset_imports.get("ai.onnx", 0)),
         ir_version=loaded.ir_version,
         nbytes=source.nbytes,
         weight_bytes=sum(t.nbytes for t in _constants(loaded)),
         domains=sorted(domain or "ai.onnx" for domain in loaded.graph.opset_imports),
+        quantized=plan.quantized,
+        total=plan.nodes,
         actions=prepared.actions,
     )
 
@@ -483,6 +491,8 @@ def resolve_config(config: QuantConfig | str | os.PathLike[str] | None, **option
     base = QuantConfig() if config is None else config
     if isinstance(base, (str, os.PathLike)):
         base = QuantConfig.from_toml(Path(base))
+    if not isinstance(base, QuantConfig):
+        raise ConfigError(f"Config is {type(base).__name__}; expected a QuantConfig or the path of a TOML file.")
     settings = base.with_options(**options)
     parse_method(settings.method)
     return settings
@@ -612,7 +622,7 @@ def _info(value: ir.Value) -> TensorInfo:
 
     from qtool.runtime import TensorInfo
 
-    if value.dtype is None:
+    if value.dtype in (None, ir.DataType.UNDEFINED):
         kind = "no type" if value.type is None else type(value.type).__name__
         raise ModelError(f"Value '{value.name}' of the model's interface has {kind}; expected a tensor.")
     dtype = np.dtype(np.str_) if value.dtype == ir.DataType.STRING else np.dtype(value.dtype.numpy())
@@ -670,14 +680,36 @@ def _as_runnable(
     return _as_proto(loaded)
 
 
-def _proto_of(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> str | os.PathLike[str] | onnx.ModelProto:
-    if isinstance(model, bytes):
-        import onnx
+def _parsed(model: ModelLike | bytes) -> ModelLike:
+    """Bytes as a proto."""
+    if not isinstance(model, bytes):
+        return model
+    import onnx
 
-        proto = onnx.ModelProto()
+    proto = onnx.ModelProto()
+    try:
         proto.ParseFromString(model)
-        return proto
-    return model
+    except Exception as error:  # protobuf's own error types moved between versions
+        raise ModelError("The bytes of the model do not parse as protobuf.") from error
+    return proto
+
+
+def _comparable(model: ModelLike, cleanup: ExitStack) -> str | Path | onnx.ModelProto:
+    """A model as the runtime takes it; temporary files live as long as ``cleanup``."""
+    import onnx
+    import onnx_ir as ir
+
+    if isinstance(model, (str, os.PathLike)):
+        return Path(model)
+    if isinstance(model, onnx.ModelProto):
+        return model
+    if not isinstance(model, ir.Model):
+        raise ModelError(
+            f"A model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model; found {type(model).__name__}."
+        )
+    runnable, _, remove = _as_proto(model)
+    cleanup.callback(remove)
+    return runnable
 
 
 def _nothing() -> None:

@@ -169,13 +169,15 @@ def publish(
     """
     import onnx
 
+    model.graph.name = model.graph.name or "graph"  # ONNX asks for one, and some exporters write none
     for key, value in provenance.items():
         model.metadata_props[f"qtool.{key}"] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     with staging(output) as folder:
         path = folder / (output.name if output is not None else "model.onnx")
         data = _save(model, path, external=external_data)
-        _check(path)
+        faults = _check(path, float_model)
         sqnr, samples, notes = _compare(path, float_model, feeds, num_threads=num_threads, base_dir=base_dir)
+        notes = faults + notes
         nbytes = path.stat().st_size + (data.stat().st_size if data is not None else 0)
         if output is None:
             return Published(None, nbytes, sqnr, samples, notes), onnx.load(path)
@@ -222,13 +224,25 @@ def _save(model: ir.Model, path: Path, *, external: bool) -> Path | None:
     return data if data.exists() else None
 
 
-def _check(path: Path) -> None:
+def _check(path: Path, float_model: str | Path | onnx.ModelProto) -> tuple[str, ...]:
+    """Check a file; a fault that the float model has, too, is a note: it is not ours, and runtimes may not mind."""
+    fault = _fault(path)
+    if fault is None:
+        return ()
+    if _fault(float_model) == fault:
+        return (f"the model is not valid ONNX, before and after: {fault}",)
+    raise VerificationError(f"The quantized model is not valid ONNX: {fault}")
+
+
+def _fault(model: str | Path | onnx.ModelProto) -> str | None:
+    """What onnx's checker has against a model, in one line."""
     import onnx
 
     try:
-        onnx.checker.check_model(str(path), full_check=True)
+        onnx.checker.check_model(str(model) if isinstance(model, Path) else model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise VerificationError(f"The quantized model is not valid ONNX: {_first_line(error)}") from error
+        return _first_line(error)
+    return None
 
 
 def _compare(
@@ -239,30 +253,37 @@ def _compare(
     num_threads: int | None,
     base_dir: str | Path | None,
 ) -> tuple[dict[str, float], int, tuple[str, ...]]:
-    try:
+    reference = create_session(float_model, num_threads=num_threads, base_dir=base_dir)
+    with _blamed_on_the_result():
         plain = create_session(path, optimize=False, num_threads=num_threads)
         fast = create_session(path, optimize=True, num_threads=num_threads)
-        reference = create_session(float_model, num_threads=num_threads, base_dir=base_dir)
-        _same_interface(reference, fast)
-        sums: dict[str, tuple[float, float]] = {}
-        notes: list[str] = []
-        samples = 0
-        for count, batch in feeds:
-            expected, got = reference.run(batch), fast.run(batch)
-            if samples == 0:
-                notes += _compile_notes(expected, plain.run(batch), got)
-            samples += count
-            for name, y in expected.items():
-                if not isinstance(y, np.ndarray) or y.dtype.kind not in "fV":
-                    continue  # sequences, strings and integers have no decibels
-                signal, noise = _judge(name, y, got[name])
-                before = sums.get(name, (0.0, 0.0))
-                sums[name] = (before[0] + signal, before[1] + noise)
-    except VerificationError:
-        raise
+    _same_interface(reference, fast)
+    sums: dict[str, tuple[float, float]] = {}
+    notes: list[str] = []
+    samples = 0
+    for count, batch in feeds:
+        expected = reference.run(batch)
+        with _blamed_on_the_result():
+            got = fast.run(batch)
+            unoptimized = plain.run(batch) if samples == 0 else None
+        if unoptimized is not None:
+            notes += _compile_notes(expected, unoptimized, got)
+        samples += count
+        for name, y in expected.items():
+            if not isinstance(y, np.ndarray) or y.dtype.kind not in "fV":
+                continue  # sequences, strings and integers have no decibels
+            signal, noise = _judge(name, y, got[name])
+            before = sums.get(name, (0.0, 0.0))
+            sums[name] = (before[0] + signal, before[1] + noise)
+    return {name: db(*pair) for name, pair in sums.items()}, samples, tuple(notes)
+
+
+@contextmanager
+def _blamed_on_the_result() -> Iterator[None]:
+    try:
+        yield
     except QtoolError as error:
         raise VerificationError(f"The quantized model does not run: {error.message}", hint=error.hint) from error
-    return {name: db(*pair) for name, pair in sums.items()}, samples, tuple(notes)
 
 
 def _judge(name: str, expected: npt.NDArray[Any], got: npt.NDArray[Any]) -> tuple[float, float]:

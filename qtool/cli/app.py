@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
 import traceback
 import warnings
@@ -66,6 +67,7 @@ def run(args: Sequence[str] | None = None) -> int:
     open_missing_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a name gets its escape, not a crash
         sys.stdout.reconfigure(errors="backslashreplace")
+    logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # what it warns of is an error of ours, or no matter
     out = Output()
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: out.warning(str(message))

@@ -63,9 +63,9 @@ def _show(out: Output, model: Path, found: Inspection) -> None:
             right=["nodes", "quantized"],
         )
     out.data("")
-    total = len(found.nodes)
-    quantized = sum(decision == "quantize" for _, _, decision, _ in found.nodes)
-    out.data(f"{quantized} of {total} nodes would be quantized")
+    inside = found.total - len(found.nodes)
+    remark = f"; {inside} of them are inside subgraphs, which stay float" if inside else ""
+    out.data(f"{found.quantized} of {found.total} nodes would be quantized{remark}")
     if not out.verbose:
         out.hint("-v lists every node.")
 

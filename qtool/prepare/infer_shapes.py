@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class InferShapesPass(PreparePass):
     """Drop types and shapes of inner values, then infer them anew.
 
-    Graph inputs and outputs keep what the model declares: that is its interface. The outputs of operators that have
+    Graph inputs and outputs keep what the model declares: that is its interface. An output for which it declares no
+    shape gets the inferred one, because ONNX asks for a shape there. The outputs of operators that have
     no inference (custom domains) keep the model's remark, which is all that is known. Failure is not fatal: the
     values then keep their element type and have no shape.
     """
@@ -49,16 +50,20 @@ class InferShapesPass(PreparePass):
         inferred = self._infer(model)
         for node in graph:
             for value in node.outputs:
-                if value.is_graph_output() or not value.name:
+                info = inferred.get(value.name or "")
+                if value.is_graph_output():
+                    if info is not None and value.shape is None and value.dtype in (None, info[0].dtype):
+                        value.type, value.shape = info
                     continue
-                info = inferred.get(value.name)
+                if not value.name:
+                    continue
                 if info is not None:
                     value.type, value.shape = info
                 elif value.type is None:
                     value.type = remarks.get(value.name)
         return ir.passes.PassResult(model, modified=True)
 
-    def _infer(self, model: ir.Model) -> dict[str, tuple[ir.TypeProtocol | None, ir.Shape | None]]:
+    def _infer(self, model: ir.Model) -> dict[str, tuple[ir.TypeProtocol, ir.Shape | None]]:
         from onnx import shape_inference
 
         proto, _ = light_proto(model)
@@ -67,8 +72,8 @@ class InferShapesPass(PreparePass):
         except Exception as error:  # the C++ code raises several unrelated types, and any of them only costs shapes
             self._failure = f"shape inference failed ({str(error).splitlines()[0][:120]}); inner shapes are unknown"
             return {}
-        result: dict[str, tuple[ir.TypeProtocol | None, ir.Shape | None]] = {}
-        for info in proto.graph.value_info:
+        result: dict[str, tuple[ir.TypeProtocol, ir.Shape | None]] = {}
+        for info in (*proto.graph.value_info, *proto.graph.output):
             if info.type.WhichOneof("value") == "tensor_type" and info.type.tensor_type.elem_type:
                 result[info.name] = (_type_of(info), _shape_of(info))
         return result

@@ -223,19 +223,24 @@ def break_saving(monkeypatch):
 
 
 def break_checking(monkeypatch):
-    def invalid(*_, **__):
-        raise onnx.checker.ValidationError("odd node\nmore lines")
+    def invalid(path, **_):
+        if ".qtool-" in path:
+            raise onnx.checker.ValidationError("odd node\nmore lines")
 
     monkeypatch.setattr(onnx.checker, "check_model", invalid)
-    return VerificationError, "odd node"
+    return VerificationError, "The quantized model is not valid ONNX: odd node$"
 
 
 def break_running(monkeypatch):
-    def refuse(*_, **__):
-        raise ModelError("no kernel")
+    create = publish.create_session
+
+    def refuse(path, **options):
+        if ".qtool-" in str(path):
+            raise ModelError("no kernel")
+        return create(path, **options)
 
     monkeypatch.setattr(publish, "create_session", refuse)
-    return VerificationError, "no kernel"
+    return VerificationError, "The quantized model does not run: no kernel"
 
 
 def break_renaming(monkeypatch):

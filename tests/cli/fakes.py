@@ -67,6 +67,8 @@ def inspection() -> Inspection:
         nbytes=26454,
         weight_bytes=24000,
         domains=["ai.onnx"],
+        quantized=1,
+        total=3,
     )
 
 
