@@ -32,6 +32,13 @@ class Graph:
         self.opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 1))
         self.nodes: list[ir.Node] = list(graph)
         self.by_name: dict[str, ir.Node] = {node.name or "": node for node in self.nodes}
+        self.values: dict[str, ir.Value] = {o.name or "": o for node in self.nodes for o in node.outputs}
+        # A Resize that could not be written without ``axes``. onnxruntime (1.32) reorders the data around integer Convs,
+        # all the way to every Resize, but not these axes.
+        self.odd_resize: ir.Node | None = next(
+            (n for n in self.nodes if n.op_type == "Resize" and "axes" in n.attributes and self.is_default_domain(n)),
+            None,
+        )
 
     def is_default_domain(self, node: ir.Node) -> bool:
         """Whether the node is an ai.onnx operator."""
@@ -113,6 +120,14 @@ class Graph:
                 return None
             low, high = (number, high) if position == 0 else (low, number)
         return Clamp(node, low, high)
+
+    def breaks_on_codes(self, node: ir.Node) -> bool:
+        """Whether onnxruntime (1.32) makes a broken operator of the node as soon as it stands between DQ and Q.
+
+        Its integer AveragePool has no dilations, and the fusion does not look for them.
+        """
+        dilations = node.attributes.get("dilations") if self.is_default_domain(node) else None
+        return dilations is not None and node.op_type == "AveragePool" and any(d != 1 for d in dilations.as_ints())
 
     def rank(self, value: ir.Value | None) -> int | None:
         """Rank of a value, if shape inference knows it."""

@@ -21,7 +21,9 @@ from qtool.config import QuantConfig
 from qtool.plan.analysis import Graph, subgraph_nodes
 from qtool.plan.ops import handlers
 from qtool.plan.ops.base import Phase, PlanContext, skip
+from qtool.plan.ops.clamp import ClampHandler
 from qtool.plan.ops.conv import multiplications, products_per_output, reason_not_to_pay
+from qtool.plan.ops.movers import MoverHandler
 from qtool.plan.ops.reasons import reason
 from qtool.plan.ops.rescale import absorbing_producer, rescale_factor
 from qtool.plan.plan import Decision, Form, Plan, Skip
@@ -110,6 +112,8 @@ def _decide(
             follow.append(node)
         else:
             answer = handler.plan(node, ctx)
+            if not isinstance(answer, Skip) and any(_is_behind_breaking(graph, tensor) for _, tensor in answer.inputs):
+                answer = skip(node, "its input comes from a dilated AveragePool, which the runtime would fuse wrongly")
             if isinstance(answer, Skip):
                 skips[id(node)] = answer
                 continue
@@ -136,6 +140,24 @@ def _decide(
         if decision is not None and decision.form is Form.OPERATOR and not decision.outputs:
             ctx.decided[id(node)] = _product_output(ctx, node, decision)
     return ctx, skips
+
+
+def _is_behind_breaking(graph: Graph, tensor: str) -> bool:
+    """Whether a tensor comes, but for layout and clamping, from a node that must not stand between DQ and Q.
+
+    A QuantizeLinear behind such a node would complete the pattern that the runtime looks for, however the node itself
+    was decided; runtimes move a QuantizeLinear up through movers, and drop a Relu or Clip before it.
+    """
+    value = graph.values.get(tensor)
+    node = value.producer() if value is not None else None
+    while node is not None and graph.is_default_domain(node):
+        if graph.breaks_on_codes(node):
+            return True
+        vanishes = isinstance(handlers().get(node.op_type), (MoverHandler, ClampHandler))
+        if not (vanishes or node.op_type in ("Cast", "Dropout")) or not node.inputs or node.inputs[0] is None:
+            return False
+        node = node.inputs[0].producer()
+    return False
 
 
 def _follow(ctx: PlanContext, node: ir.Node, skips: dict[int, Skip]) -> None:

@@ -83,7 +83,8 @@ def activation_parameters(
             ranges.append(method.range_of(merged, dtype, symmetric=symmetric, parameter=parameter))
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
         if len(group) == 1:
-            low = max(low, gate_floor(graph, values[group[0]]))
+            # a gate that opens above 0 asks for nothing below it
+            low = max(low, min(gate_floor(graph, values[group[0]]), 0.0))
         bounds = [limits[name] for name in group if name in limits]
         if bounds and low == high == 0.0 and min(bounds) > 0.0:
             high = min(bounds)  # no value tells the scale; the stand-in, 1, may reach beyond the bound

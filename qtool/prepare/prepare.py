@@ -26,6 +26,8 @@ from qtool.prepare.load_attribute_tensors import LoadAttributeTensorsPass
 from qtool.prepare.merge_opset_imports import MergeOpsetImportsPass
 from qtool.prepare.name_nodes import NameNodesPass
 from qtool.prepare.normalize_gemm import NormalizeGemmPass
+from qtool.prepare.normalize_pool import NormalizePoolPass
+from qtool.prepare.normalize_resize import NormalizeResizePass
 from qtool.prepare.raise_opset import RaiseOpsetPass
 from qtool.prepare.remove_dead_nodes import RemoveDeadNodesPass
 
@@ -102,7 +104,7 @@ def prepare(model: ir.Model, *, min_opset: int, min_ir: int) -> Prepared:
     folds = (FoldBatchNormPass(), FoldConvMulPass(), FoldConvAddPass())
     while run(*folds):
         pass
-    run(FoldPadPass(), NormalizeGemmPass(), dead, InferShapesPass())
+    run(FoldPadPass(), NormalizeGemmPass(), NormalizePoolPass(), NormalizeResizePass(), dead, InferShapesPass())
     actions = dict.fromkeys(line for step in passes for line in step.actions)
     return Prepared(copy, source_nodes, tuple(actions))
 

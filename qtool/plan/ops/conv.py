@@ -40,6 +40,8 @@ class ConvHandler(Handler):
             return skip(node, f"it has {len(weight.shape) - 2} spatial dimensions; integer Convs have 1 to 3")
         if 0 in weight.shape:
             return skip(node, "its weight has no elements")
+        if ctx.graph.odd_resize is not None:
+            return skip(node, f"beside an integer Conv the runtime resizes wrong axes in '{ctx.graph.odd_resize.name}'")
         bias = None
         if b is not None:
             if ctx.graph.constant(b) is None:

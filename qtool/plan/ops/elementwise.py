@@ -26,6 +26,8 @@ class ElementwiseHandler(Handler):
         output = node.outputs[0]
         if not ctx.is_wanted(output):
             return skip(node, "no quantized operator wants its output", expected=True)
+        if ctx.graph.breaks_on_codes(node):
+            return skip(node, "the runtime's integer form of it has no dilations")
         if not self.passes_native(node, ctx):
             return skip(node, "its inputs exist in float; quantizing them would only lose accuracy", expected=True)
         inputs: list[tuple[int, ir.Value | None]] = []
@@ -49,6 +51,8 @@ class ElementwiseHandler(Handler):
 
     def passes_native(self, node: ir.Node, ctx: PlanContext) -> bool:
         """See :meth:`Handler.passes_native`: all activations exist quantized, gates of one value per channel aside."""
+        if ctx.graph.breaks_on_codes(node):
+            return False
         activations = [v for v in node.inputs if ctx.graph.constant(v) is None]
         native = [v for v in activations if ctx.is_native(v)]
         return bool(native) and all(ctx.is_native(v) or _is_gate(v, ctx) for v in activations)
