@@ -22,6 +22,7 @@ from qtool.prepare.hide_initializer_inputs import HideInitializerInputsPass
 from qtool.prepare.infer_shapes import InferShapesPass
 from qtool.prepare.inline_functions import InlineFunctionsPass
 from qtool.prepare.lift_constants import LiftConstantsPass
+from qtool.prepare.load_attribute_tensors import LoadAttributeTensorsPass
 from qtool.prepare.merge_opset_imports import MergeOpsetImportsPass
 from qtool.prepare.name_nodes import NameNodesPass
 from qtool.prepare.normalize_gemm import NormalizeGemmPass
@@ -97,7 +98,7 @@ def prepare(model: ir.Model, *, min_opset: int, min_ir: int) -> Prepared:
         return any(modified)
 
     lift, dead = LiftConstantsPass(), RemoveDeadNodesPass()
-    run(MergeOpsetImportsPass(), InlineFunctionsPass(), HideInitializerInputsPass(), lift)
+    run(MergeOpsetImportsPass(), InlineFunctionsPass(), HideInitializerInputsPass(), lift, LoadAttributeTensorsPass())
     run(InferShapesPass(), RaiseOpsetPass(min_opset=min_opset, min_ir=min_ir), lift)
     run(dead, EliminateIdentityPass(), FoldConstantsPass(), dead, InferShapesPass())
     folds = (FoldBatchNormPass(), FoldConvMulPass(), FoldConvAddPass())
