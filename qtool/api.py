@@ -252,17 +252,18 @@ def quantize(
         if destination is not None and not dry_run:
             check_destination(destination, source_path, force=force, source_data=source.data_files)
         _refuse_quantized(loaded, force=force)
-        prepared = _prepare(loaded, settings)
+        prepared, settings, notes = _prepare(loaded, settings)
         selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
     with clock("plan"):
         plan = build_plan(prepared.model, settings, selection)
+        if plan.decisions and prepared.obstacle is not None:
+            raise prepared.obstacle
         check_finite(prepared.model, plan)
     if not plan.decisions and not settings.allow_empty:
         raise NothingToQuantizeError(
             f"0 of {plan.nodes} nodes were quantized: {_why_nothing(plan)}.",
             hint="'qtool inspect MODEL -v' gives the reason for each node; --allow-empty writes the model anyway.",
         )
-    notes: list[str] = []
     published = Published(None, 0, {}, 0)
     proto = None
     # A dry run needs no samples, but checks those that it is given.
@@ -367,7 +368,7 @@ def calibrate(
     settings = resolve_config(config)
     range_method, _ = parse_method(method)
     loaded = load_model(model)
-    prepared = _prepare(loaded, settings)
+    prepared, settings, _ = _prepare(loaded, settings)
     if tensors is None:
         selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
         tensors = list(build_plan(prepared.model, settings, selection).tensors)
@@ -450,7 +451,7 @@ def inspect(model: ModelLike, *, config: QuantConfig | str | os.PathLike[str] | 
     settings = resolve_config(config)
     loaded = load_model(model)
     source = describe_source(model)
-    prepared = _prepare(loaded, settings)
+    prepared, settings, _ = _prepare(loaded, settings)
     selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
     plan = build_plan(prepared.model, settings, selection)
     rows: dict[str, tuple[str, str, str, str]] = {}
@@ -530,14 +531,35 @@ def _destination(source: Path | None, output: str | os.PathLike[str] | None) -> 
     return None if source is None else default_output(source)
 
 
-def _prepare(loaded: ir.Model, settings: QuantConfig) -> Prepared:
+def _prepare(loaded: ir.Model, settings: QuantConfig) -> tuple[Prepared, QuantConfig, list[str]]:
+    """The prepared model, the settings that can be carried out on it, and what a user should know about that.
+
+    Weight scales per channel need a higher opset than one scale per tensor. Where the model cannot be raised that far,
+    but is high enough for the latter, that is what it gets.
+    """
+    prepared = _prepare_for(loaded, settings)
+    if prepared.obstacle is None or not settings.per_channel:
+        return prepared, settings, []
+    per_tensor = settings.with_options(per_channel=False)
+    again = _prepare_for(loaded, per_tensor)
+    if again.obstacle is not None:
+        return prepared, settings, []
+    return again, per_tensor, [f"weights have one scale per tensor, not per channel: {prepared.obstacle.message}"]
+
+
+def _prepare_for(loaded: ir.Model, settings: QuantConfig) -> Prepared:
     from qtool.prepare.prepare import prepare
+    from qtool.runtime.capability import highest_quantizing_opset
 
     floors = [
         qdtype(settings.activations).floor(),
         qdtype(settings.weights).floor(per_axis=settings.per_channel),
     ]
-    return prepare(loaded, min_opset=max(f[0] for f in floors), min_ir=max(f[1] for f in floors))
+    opset = loaded.graph.opset_imports.get("", loaded.graph.opset_imports.get("ai.onnx", 0))
+    min_opset, min_ir = max(f[0] for f in floors), max(f[1] for f in floors)
+    return prepare(
+        loaded, min_opset=min_opset, min_ir=min_ir, max_opset=max(min_opset, highest_quantizing_opset(opset))
+    )
 
 
 def _refuse_quantized(model: ir.Model, *, force: bool) -> None:
