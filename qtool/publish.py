@@ -221,6 +221,8 @@ def _save(model: ir.Model, path: Path, *, external: bool) -> Path | None:
         ir.save(model, path, external_data=data.name)
     except OSError as error:
         raise ConfigError(f"Output '{path.name}' cannot be written: {error.strerror or error}.") from error
+    if data.exists() and not data.stat().st_size:  # every tensor was small enough for the model file
+        data.unlink()
     return data if data.exists() else None
 
 

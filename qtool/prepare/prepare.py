@@ -22,6 +22,7 @@ from qtool.prepare.hide_initializer_inputs import HideInitializerInputsPass
 from qtool.prepare.infer_shapes import InferShapesPass
 from qtool.prepare.inline_functions import InlineFunctionsPass
 from qtool.prepare.lift_constants import LiftConstantsPass
+from qtool.prepare.load_attribute_tensors import LoadAttributeTensorsPass
 from qtool.prepare.lower_opset import LowerOpsetPass
 from qtool.prepare.merge_opset_imports import MergeOpsetImportsPass
 from qtool.prepare.name_nodes import NameNodesPass
@@ -102,7 +103,7 @@ def prepare(model: ir.Model, *, min_opset: int, min_ir: int, max_opset: int | No
         return any(modified)
 
     lift, dead = LiftConstantsPass(), RemoveDeadNodesPass()
-    run(MergeOpsetImportsPass(), InlineFunctionsPass(), HideInitializerInputsPass(), lift)
+    run(MergeOpsetImportsPass(), InlineFunctionsPass(), HideInitializerInputsPass(), lift, LoadAttributeTensorsPass())
     run(InferShapesPass())
     obstacle = None
     try:
