@@ -9,6 +9,10 @@ import onnx_ir as ir
 from qtool.plan.ops.base import Handler, Phase, PlanContext, indexed, skip
 from qtool.plan.plan import Decision, Form, Skip
 
+# First opset at which onnxruntime (1.32) runs an operator on codes, where that is above 10. Below it there is no
+# kernel, and QDQ form is no way out: the runtime takes the Q and DQ around a mover away before it looks for one.
+FIRST_OPSET_ON_CODES = {"DepthToSpace": 11, "ReduceMax": 12}
+
 
 class MoverHandler(Handler):
     """Reshape and its kin, MaxPool, nearest Resize, constant Pad."""
@@ -47,6 +51,8 @@ class MoverHandler(Handler):
         """Why the node cannot work on codes, or None."""
         if not node.inputs or not ctx.activation(node.inputs[0]):
             return "it moves integers or constants"
+        if ctx.graph.opset < FIRST_OPSET_ON_CODES.get(node.op_type, 0):
+            return "the runtime does not run it on codes at this opset"
         if node.op_type == "MaxPool" and any(o.uses() or o.is_graph_output() for o in node.outputs[1:]):
             return "its indices are used"
         if node.op_type == "Resize":
