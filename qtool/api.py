@@ -468,8 +468,8 @@ def inspect(model: ModelLike, *, config: QuantConfig | str | os.PathLike[str] | 
     return Inspection(
         nodes=nodes,
         by_op=plan.by_operator(),
-        inputs=_inputs(loaded),
-        outputs=tuple(_info(v) for v in prepared.model.graph.outputs),
+        inputs=tuple(_described(v) for v in _caller_inputs(loaded)),
+        outputs=tuple(_described(v) for v in prepared.model.graph.outputs),
         opset=loaded.graph.opset_imports.get("", loaded.graph.opset_imports.get("ai.onnx", 0)),
         ir_version=loaded.ir_version,
         nbytes=source.nbytes,
@@ -635,7 +635,36 @@ def _why_nothing(plan: Plan) -> str:
 
 
 def _inputs(model: ir.Model) -> tuple[TensorInfo, ...]:
-    return tuple(_info(v) for v in model.graph.inputs if v.name not in model.graph.initializers)
+    for value in _caller_inputs(model):
+        if not _is_tensor(value):
+            kind = type(value.type).__name__.removesuffix("Type").lower()
+            raise ModelError(
+                f"Input '{value.name}' is of the type {kind}, which samples cannot hold; expected a tensor.",
+                hint="Export the model with tensors as its inputs.",
+            )
+    return tuple(_info(v) for v in _caller_inputs(model))
+
+
+def _caller_inputs(model: ir.Model) -> list[ir.Value]:
+    """Inputs that have no default."""
+    return [v for v in model.graph.inputs if v.name not in model.graph.initializers]
+
+
+def _is_tensor(value: ir.Value) -> bool:
+    import onnx_ir as ir
+
+    return value.type is None or isinstance(value.type, ir.TensorType)
+
+
+def _described(value: ir.Value) -> TensorInfo:
+    """What a person is shown of an input or output; the dtype ``object`` stands for what is no tensor."""
+    import numpy as np
+
+    from qtool.runtime import TensorInfo
+
+    if _is_tensor(value):
+        return _info(value)
+    return TensorInfo(value.name or "", np.dtype(object), ())
 
 
 def _info(value: ir.Value) -> TensorInfo:

@@ -109,7 +109,9 @@ class OrtSession:
         self._run_options.log_severity_level = _FATAL_ONLY
         self._subject = subject
         self.inputs = tuple(_info(arg, subject, "input") for arg in session.get_inputs())
-        self.outputs = tuple(_info(arg, subject, "output") for arg in session.get_outputs())
+        arrays = [arg for arg in session.get_outputs() if _type_name(arg) is not None]
+        self.outputs = tuple(_info(arg, subject, "output") for arg in arrays)
+        self.opaque_outputs = {arg.name: str(arg.type) for arg in session.get_outputs() if _type_name(arg) is None}
         self._output_types = {info.name: info.dtype for info in self.outputs}
         self._input_types = {info.name: info.dtype for info in self.inputs}
 
@@ -120,7 +122,7 @@ class OrtSession:
 
         Args:
             feeds: One array per input, of the declared dtype and a fitting shape.
-            outputs: Names of the wanted outputs; all of them, in graph order, by default.
+            outputs: Names of the wanted outputs; all arrays, in graph order, by default.
 
         Returns:
             Output name -> array, in the order asked for.
@@ -131,6 +133,8 @@ class OrtSession:
         """
         names = list(self._output_types) if outputs is None else list(outputs)
         for name in names:
+            if name in self.opaque_outputs:
+                raise ModelError(f"{self._subject}: output '{name}' is {self.opaque_outputs[name]}, which is no array.")
             if name not in self._output_types:
                 raise ModelError(
                     f"{self._subject} has no output '{name}'; its outputs are {', '.join(self._output_types)}."
@@ -204,9 +208,14 @@ def _source(model: str | Path | bytes | onnx.ModelProto, subject: str, base_dir:
     return serialized
 
 
-def _info(arg: Any, subject: str, kind: str) -> TensorInfo:
+def _type_name(arg: Any) -> str | None:
+    """Name of the numpy (or ml_dtypes) type of an input or output, or None for what is no array."""
     match = re.fullmatch(r"tensor\((\w+)\)", arg.type)
-    name = _DTYPES.get(match[1]) if match else None
+    return _DTYPES.get(match[1]) if match else None
+
+
+def _info(arg: Any, subject: str, kind: str) -> TensorInfo:
+    name = _type_name(arg)
     if name is None:
         raise ModelError(f"{subject}: {kind} '{arg.name}' is {arg.type}; expected a tensor of a type that numpy has.")
     return TensorInfo(arg.name, _dtype(name), tuple(arg.shape))
