@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from qtool.calibrate.samples import Data, Samples
     from qtool.calibrate.statistics import Statistics
+    from qtool.calibrate.statsfile import Batch
     from qtool.evaluate.report import Report
     from qtool.plan import Plan, Skip
     from qtool.prepare.prepare import Prepared
@@ -172,6 +173,7 @@ def quantize(
     model: ModelLike,
     calib: Data | None = None,
     *,
+    stats: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
     config: QuantConfig | str | os.PathLike[str] | None = None,
     format: str | None = None,  # noqa: A002 - the field's own word, as in onnxruntime.quantization
@@ -192,9 +194,13 @@ def quantize(
 ) -> QuantizeResult:
     """Quantize a model with scales that are calibrated on samples, verify it, and put it in place.
 
+    One of ``calib``, ``stats`` and ``random_calib`` says where the ranges of activations come from.
+
     Args:
         model: A path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; never changed.
         calib: Samples: npz paths, a mapping of arrays, or an iterable of mappings.
+        stats: A statistics file that :func:`calibrate` wrote for this model. The result is the same, byte for byte, as
+            from the data that it was made of, whatever the range method.
         output: Destination; by default ``<model>.int8.onnx`` beside a model that is a file, and memory otherwise.
         config: Settings, or a TOML file of settings; the options below override them where they are not None.
         format: ``qlinear`` or ``qdq``.
@@ -224,8 +230,10 @@ def quantize(
         VerificationError: If the result does not check, load, run or keep its interface; nothing is put in place.
     """
     from qtool.calibrate.methods import parse_method
+    from qtool.calibrate.statsfile import load_statistics
     from qtool.emit import emit
     from qtool.plan import Selection, build_plan, check_finite
+    from qtool.prepare.fingerprint import fingerprint
     from qtool.prepare.load import describe_source, load_model
     from qtool.publish import Published, check_destination, publish
 
@@ -243,16 +251,22 @@ def quantize(
         allow_empty=allow_empty,
     )
     range_method, _ = parse_method(settings.method)
+    _refuse_several(calib=calib, stats=stats, random_calib=random_calib)
     source_path = Path(model) if isinstance(model, (str, os.PathLike)) else None
     clock = _Clock(progress)
     with clock("prepare"):
+        saved = None if stats is None else load_statistics(stats)
         loaded = load_model(model)
         source = describe_source(model, loaded)
         destination = _destination(source_path, output)
         if destination is not None and not dry_run:
-            check_destination(destination, source_path, force=force, source_data=source.data_files)
+            check_destination(
+                destination, source_path, force=force, source_data=source.data_files, inputs=_files(calib, stats)
+            )
         _refuse_quantized(loaded, force=force)
         prepared, settings, notes = _prepare(loaded, settings)
+        if saved is not None:
+            saved.require_model(fingerprint(prepared.model, loaded.graph.opset_imports))
         selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
     with clock("plan"):
         plan = build_plan(prepared.model, settings, selection)
@@ -267,41 +281,48 @@ def quantize(
     published = Published(None, 0, {}, 0)
     proto = None
     # A dry run needs no samples, but checks those that it is given.
-    samples = None
-    if calib is not None or random_calib is not None or not dry_run:
+    samples = statistics = None
+    batches: tuple[Batch, ...] = ()
+    if saved is not None:
+        statistics = saved.select(plan.tensors, histograms=range_method.needs_histogram)
+        batches = saved.batches
+        if not batches:
+            notes.append("The statistics file keeps no samples: the result was loaded, but not run on any.")
+    elif calib is not None or random_calib is not None or not dry_run:
         samples = _samples(calib, random_calib, _inputs(loaded))
         notes += samples.notes
     if not dry_run:
-        assert samples is not None, "Bug: no samples"
-        float_proto, base_dir, cleanup = _as_proto(prepared.model)
-        try:
+        if samples is not None:
             with clock("calibrate"):
-                statistics = _collect(
-                    float_proto,
+                statistics = _observe(
+                    prepared.model,
                     list(plan.tensors),
                     samples,
                     histograms=range_method.needs_histogram,
                     num_threads=num_threads,
                     progress=clock.progress("calibrate"),
                 )
-            del float_proto
-        finally:
-            cleanup()
         with clock("plan"):
             plan = build_plan(prepared.model, settings, selection, statistics)
         if not plan.decisions and not settings.allow_empty:
             raise NothingToQuantizeError(f"0 of {plan.nodes} nodes were quantized: {_why_nothing(plan)}.")
         with clock("emit"):
             quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
+        hashes: Sequence[str] | None
+        if samples is None:
+            assert saved is not None, "Bug: neither samples nor statistics"
+            sample_count, hashes = saved.samples, saved.sources
+        else:
+            sample_count, hashes = samples.count, None if random_calib is not None else _hashes(samples)
         with clock("verify"):
             float_model, base_dir, cleanup = _as_runnable(model, loaded, prepared.model)
             try:
                 published, proto = publish(
                     quantized,
                     float_model,
-                    _first(samples, VERIFY_SAMPLES, VERIFY_SECONDS),
+                    _first(samples, VERIFY_SAMPLES, VERIFY_SECONDS) if samples is not None else batches,
                     destination,
-                    provenance=_provenance(settings, source.sha256, samples, random_calib),
+                    provenance=_provenance(settings, source.sha256, sample_count, hashes),
                     external_data=bool(source.data_files),
                     num_threads=num_threads,
                     base_dir=base_dir,
@@ -336,20 +357,25 @@ def calibrate(
     model: ModelLike,
     data: Data,
     *,
+    output: str | os.PathLike[str] | None = None,
     tensors: Sequence[str] | None = None,
     method: str = "minmax",
     config: QuantConfig | str | os.PathLike[str] | None = None,
+    force: bool = False,
     num_threads: int | None = None,
     progress: Progress | None = None,
 ) -> Statistics:
-    """Observe a model's activations on samples.
+    """Observe a model's activations on samples, and save what was seen for :func:`quantize`.
 
     Args:
         model: A path, proto or onnx_ir model; never changed.
         data: Samples, as for :func:`quantize`.
+        output: Statistics file to write. It always has histograms, so that every range method can be derived from it,
+            and keeps the inputs of the first samples, on which a result is run before it is put in place.
         tensors: Names of tensors of the prepared model; by default those that quantizing it with ``config`` needs.
         method: The range method that the statistics are for: it decides whether histograms are filled.
         config: Settings that decide which tensors are wanted.
+        force: Overwrite the output.
         num_threads: Threads of the runtime and the kernels.
         progress: Called with ("calibrate", done, total).
 
@@ -357,34 +383,47 @@ def calibrate(
         Statistics by tensor name.
 
     Raises:
-        ConfigError: For an unknown method or tensor.
+        ConfigError: For an unknown method or tensor, or an output that cannot be written.
         ModelError: For a model that cannot be read or run.
         DataError: For samples that do not fit, or activations that hold NaN.
     """
     from qtool.calibrate.methods import parse_method
+    from qtool.calibrate.statsfile import SavedStatistics, save_statistics
     from qtool.plan import Selection, build_plan
-    from qtool.prepare.load import load_model
+    from qtool.prepare.fingerprint import fingerprint
+    from qtool.prepare.load import external_files, load_model
+    from qtool.publish import check_statistics_destination
 
     settings = resolve_config(config)
     range_method, _ = parse_method(method)
     loaded = load_model(model)
+    destination = None if output is None else Path(output)
+    if destination is not None:
+        source = Path(model) if isinstance(model, (str, os.PathLike)) else None
+        check_statistics_destination(
+            destination, source, force=force, source_data=external_files(loaded), inputs=_files(data)
+        )
     prepared, settings, _ = _prepare(loaded, settings)
     if tensors is None:
         selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
         tensors = list(build_plan(prepared.model, settings, selection).tensors)
     samples = _samples(data, None, _inputs(loaded))
-    proto, _, cleanup = _as_proto(prepared.model)
-    try:
-        return _collect(
-            proto,
-            tensors,
-            samples,
-            histograms=range_method.needs_histogram,
-            num_threads=num_threads,
-            progress=_Clock(progress).progress("calibrate"),
-        )
-    finally:
-        cleanup()
+    statistics = _observe(
+        prepared.model,
+        tensors,
+        samples,
+        histograms=range_method.needs_histogram or destination is not None,
+        num_threads=num_threads,
+        progress=_Clock(progress).progress("calibrate"),
+    )
+    notes = samples.notes
+    if destination is not None:
+        batches, remark = _kept(samples)
+        notes += () if remark is None else (remark,)
+        model_id = fingerprint(prepared.model, loaded.graph.opset_imports)
+        saved = SavedStatistics(statistics, model_id, samples.count, tuple(_hashes(samples)), batches)
+        save_statistics(destination, saved)
+    return replace(statistics, notes=notes)
 
 
 def evaluate(
@@ -571,29 +610,69 @@ def _refuse_quantized(model: ir.Model, *, force: bool) -> None:
         )
 
 
+def _refuse_several(**origins: object) -> None:
+    """Ranges come from one place."""
+    names = {"calib": "calibration data", "stats": "a statistics file", "random_calib": "random calibration"}
+    given = [names[name] for name, value in origins.items() if value is not None]
+    if len(given) > 1:
+        first, *rest = given
+        raise ConfigError(f"{first[0].upper()}{first[1:]} and {' and '.join(rest)} are given; expected one of them.")
+
+
+def _files(*data: object) -> list[Path]:
+    """The files among what was given as data."""
+    items = [i for one in data for i in (one if isinstance(one, (list, tuple)) else (one,))]
+    return [Path(item) for item in items if isinstance(item, (str, Path))]
+
+
 def _samples(calib: Data | None, random_calib: int | None, inputs: tuple[TensorInfo, ...]) -> Samples:
     from qtool.calibrate.samples import open_samples, random_samples
 
-    if calib is not None and random_calib is not None:
-        raise ConfigError("Both calibration data and random calibration are given; expected one of them.")
     if random_calib is not None:
         return random_samples(inputs, random_calib)
     if calib is None:
         raise ConfigError(
             "Quantizing activations needs calibration data, and none was given.",
-            hint="Pass samples with --calib DATA.npz; --random-calib N tries the model out on random values.",
+            hint="Pass samples with --calib DATA.npz, or what 'qtool calibrate' saved with --stats STATS.npz; "
+            "--random-calib N tries the model out on random values.",
         )
     return open_samples(calib, inputs)
 
 
-def _collect(proto: onnx.ModelProto | Path, tensors: Sequence[str], samples: Samples, **options: Any) -> Statistics:
+def _hashes(samples: Samples) -> list[str]:
+    return [source.sha256 for source in samples.sources]
+
+
+def _observe(model: ir.Model, tensors: Sequence[str], samples: Samples, **options: Any) -> Statistics:
     """Statistics of the wanted tensors; infinities are counted here and judged by the plan."""
     from qtool.calibrate.collect import collect
     from qtool.calibrate.statistics import Statistics
 
     if not tensors:  # weights only: nothing to run
         return Statistics({}, 0)
-    return collect(proto, tensors, samples, allow_inf=list(tensors), **options)
+    proto, _, cleanup = _as_proto(model)
+    try:
+        return collect(proto, tensors, samples, allow_inf=list(tensors), **options)
+    finally:
+        cleanup()
+
+
+def _kept(samples: Samples) -> tuple[tuple[Batch, ...], str | None]:
+    """The batches that a statistics file keeps for verification, and a remark if they are fewer than usual."""
+    from qtool.calibrate.statsfile import MAX_BATCH_BYTES
+
+    batches: list[Batch] = []
+    done = nbytes = 0
+    for rows, feeds in _first(samples, VERIFY_SAMPLES, float("inf")):
+        nbytes += sum(array.nbytes for array in feeds.values())
+        if nbytes > MAX_BATCH_BYTES:
+            return tuple(batches), (
+                f"Samples are large: {done or 'none'} of them {'is' if done == 1 else 'are'} kept in the statistics "
+                f"file, for the verification of a result."
+            )
+        batches.append((rows, dict(feeds)))
+        done += rows
+    return tuple(batches), None
 
 
 def _first(samples: Samples, count: int, seconds: float) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -607,18 +686,19 @@ def _first(samples: Samples, count: int, seconds: float) -> Iterator[tuple[int, 
 
 
 def _provenance(
-    settings: QuantConfig, source_sha256: str, samples: Samples, random_calib: int | None
+    settings: QuantConfig, source_sha256: str, samples: int, hashes: Sequence[str] | None
 ) -> dict[str, Any]:
+    """What the model records about its making; no hashes of data means random samples."""
     record: dict[str, Any] = {
         "version": package_version(),
         "config": settings.to_dict(),
         "source.sha256": source_sha256,
-        "calibration.samples": str(samples.count),
+        "calibration.samples": str(samples),
     }
-    if random_calib is not None:
+    if hashes is None:
         record["calibration.random"] = "true"
     else:
-        record["calibration.sha256"] = [source.sha256 for source in samples.sources]
+        record["calibration.sha256"] = list(hashes)
     return record
 
 

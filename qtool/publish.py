@@ -65,24 +65,33 @@ def default_output(source: Path) -> Path:
     return source.parent / f"{source.stem}.int8.onnx"
 
 
-def check_destination(output: Path, source: Path | None, *, force: bool, source_data: Collection[Path] = ()) -> None:
-    """Refuse a destination before any work is done.
+def default_statistics(source: Path) -> Path:
+    """Where the statistics of a model go unless something else is asked for."""
+    return source.parent / f"{source.stem}.stats.npz"
+
+
+def check_destination(
+    output: Path,
+    source: Path | None,
+    *,
+    force: bool,
+    source_data: Collection[Path] = (),
+    inputs: Collection[Path] = (),
+) -> None:
+    """Refuse a destination of a model before any work is done.
 
     Args:
         output: Destination.
         source: The source model, if it is a file.
         force: Whether existing files may be replaced.
         source_data: Files that hold the source model's weights. If there are any, the result has such a file, too.
+        inputs: Other files that are read.
 
     Raises:
-        ConfigError: If it is the source model or its data, exists (without ``force``), cannot be a model file, or its
-            folder is missing or not writable.
+        ConfigError: If it is the source model, its data or an input, exists (without ``force``), cannot be a model
+            file, or its folder is missing or not writable.
     """
-    folder = output.parent
-    if output.is_dir():
-        raise ConfigError(f"Output '{output}' is a directory; expected a file name.")
-    if not folder.is_dir():
-        raise ConfigError(f"Output folder '{folder}' does not exist.", hint="Create it, or choose another with -o.")
+    _check_place(output)
     if not is_utf8(output):
         raise ConfigError(f"Output '{output}' is not a UTF-8 path, which onnx and onnxruntime cannot open.")
     if output.suffix in _TEXT_SUFFIXES:
@@ -90,23 +99,57 @@ def check_destination(output: Path, source: Path | None, *, force: bool, source_
             f"Output '{output}' has a suffix that onnx reads as text; expected a binary model.",
             hint=f"Name it '{output.stem}.onnx'.",
         )
-    targets = [output, data_path(output)] if source_data else [output]
-    for target in targets:
-        if source is not None and _is_same(target, source):
-            raise ConfigError(
-                f"Output '{target}' is the input model itself; expected another file.", hint="Choose another with -o."
-            )
-        if any(_is_same(target, path) for path in source_data):
-            raise ConfigError(
-                f"Output '{target}' holds the input model's weights; expected another file.",
-                hint="Choose another with -o.",
-            )
-        if target.exists() and not target.is_file():
-            raise ConfigError(f"Output '{target}' is not a regular file.", hint="Choose another with -o.")
-        if os.path.lexists(target) and not force:
-            raise ConfigError(
-                f"Output '{target}' exists already.", hint="Overwrite it with --force, or choose another with -o."
-            )
+    for target in [output, data_path(output)] if source_data else [output]:
+        _check_target(target, source, force=force, source_data=source_data, inputs=inputs)
+    _check_writable(output.parent)
+
+
+def check_statistics_destination(
+    output: Path,
+    source: Path | None,
+    *,
+    force: bool,
+    source_data: Collection[Path] = (),
+    inputs: Collection[Path] = (),
+) -> None:
+    """Refuse a destination of a statistics file before any work is done; see :func:`check_destination`.
+
+    Raises:
+        ConfigError: If it is a file that is read, exists (without ``force``), or its folder is missing or not writable.
+    """
+    _check_place(output)
+    _check_target(output, source, force=force, source_data=source_data, inputs=inputs)
+    _check_writable(output.parent)
+
+
+def _check_place(output: Path) -> None:
+    if output.is_dir():
+        raise ConfigError(f"Output '{output}' is a directory; expected a file name.")
+    if not output.parent.is_dir():
+        raise ConfigError(
+            f"Output folder '{output.parent}' does not exist.", hint="Create it, or choose another with -o."
+        )
+
+
+def _check_target(
+    target: Path, source: Path | None, *, force: bool, source_data: Collection[Path], inputs: Collection[Path]
+) -> None:
+    other = "Choose another with -o."
+    if source is not None and _is_same(target, source):
+        raise ConfigError(f"Output '{target}' is the input model itself; expected another file.", hint=other)
+    if any(_is_same(target, path) for path in source_data):
+        raise ConfigError(f"Output '{target}' holds the input model's weights; expected another file.", hint=other)
+    if any(_is_same(target, path) for path in inputs):
+        raise ConfigError(f"Output '{target}' is the calibration data; expected another file.", hint=other)
+    if target.exists() and not target.is_file():
+        raise ConfigError(f"Output '{target}' is not a regular file.", hint=other)
+    if os.path.lexists(target) and not force:
+        raise ConfigError(
+            f"Output '{target}' exists already.", hint="Overwrite it with --force, or choose another with -o."
+        )
+
+
+def _check_writable(folder: Path) -> None:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"Output folder '{folder}' is not writable.", hint="Choose another with -o.")
 

@@ -82,13 +82,18 @@ class Member:
 class NpzFile:
     """An open ``.npz`` archive whose members are read by rows. Use as a context manager.
 
+    Args:
+        path: The file.
+        subject: Start of error messages; says that it is sample data by default.
+        supported: Hint where the file is of another kind.
+
     Raises:
         DataError: If the file is missing, or is no readable zip archive.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, subject: str | None = None, supported: str = SUPPORTED) -> None:
         self.path = Path(path)
-        self.subject = f"Sample data '{path}'"
+        self.subject = subject or f"Sample data '{path}'"
         self._spools: dict[str, IO[bytes]] = {}
         try:
             with self.path.open("rb") as stream:
@@ -98,10 +103,12 @@ class NpzFile:
         if magic == npy_format.MAGIC_PREFIX:
             raise DataError(
                 f"{self.subject} is a .npy file; expected an .npz file, which names the input of each array.",
-                hint=f"Write it with numpy.savez(path, INPUT_NAME=array). {SUPPORTED}",
+                hint=f"Write it with numpy.savez(path, INPUT_NAME=array). {SUPPORTED}"
+                if subject is None
+                else supported,
             )
         if magic[:2] != b"PK":
-            raise DataError(f"{self.subject} is not an .npz file (no zip archive).", hint=SUPPORTED)
+            raise DataError(f"{self.subject} is not an .npz file (no zip archive).", hint=supported)
         with self._reported():
             self._zip = zipfile.ZipFile(self.path)
         self._infos = {

@@ -88,7 +88,7 @@ class TensorStatistics:
         self.maximum = max(self.maximum, seen.max)
         if self.histogram is None or self.exponent is None:
             return
-        needed = max(self.exponent, _exponent(self.minimum, self.maximum))
+        needed = max(self.exponent, exponent_for(self.minimum, self.maximum))
         counts = kernels.histogram(array, needed, HISTOGRAM_BITS, num_threads=num_threads)
         self.histogram = _widened(self.histogram, needed - self.exponent) + counts
         self.exponent = needed
@@ -100,7 +100,7 @@ class TensorStatistics:
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, *, histograms: bool = True) -> dict[str, Any]:
         """JSON-ready; extremes are ``None`` if no finite value was seen."""
         seen = self.finite > 0
         row: dict[str, Any] = {
@@ -112,7 +112,7 @@ class TensorStatistics:
             "minimum": self.minimum if seen else None,
             "maximum": self.maximum if seen else None,
         }
-        if self.histogram is not None:
+        if self.histogram is not None and histograms:
             row |= {"exponent": self.exponent, "histogram": self.histogram.tolist()}
         return row
 
@@ -142,7 +142,7 @@ def merge(a: TensorStatistics, b: TensorStatistics) -> TensorStatistics:
     return merged
 
 
-def _exponent(minimum: float, maximum: float) -> int:
+def exponent_for(minimum: float, maximum: float) -> int:
     """The smallest e with |x| < 2^e for both extremes, but at least MIN_EXPONENT."""
     widest = max(-minimum, maximum)
     return max(MIN_EXPONENT, frexp(widest)[1]) if widest > 0 else MIN_EXPONENT
@@ -166,10 +166,12 @@ class Statistics(Mapping[str, TensorStatistics]):
     Attributes:
         tensors: Tensor name -> its statistics, in the order asked for.
         samples: Samples that were run.
+        notes: What a user should know about the samples; no part of the value.
     """
 
     tensors: Mapping[str, TensorStatistics] = field(default_factory=dict)
     samples: int = 0
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __getitem__(self, name: str) -> TensorStatistics:
         return self.tensors[name]
@@ -189,8 +191,9 @@ class Statistics(Mapping[str, TensorStatistics]):
         if set(self.tensors) != set(other.tensors):
             raise ValueError("The two statistics are not about the same tensors.")
         tensors = {name: merge(one, other.tensors[name]) for name, one in self.tensors.items()}
-        return Statistics(tensors, self.samples + other.samples)
+        return Statistics(tensors, self.samples + other.samples, tuple(dict.fromkeys(self.notes + other.notes)))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, *, histograms: bool = True) -> dict[str, Any]:
         """JSON-ready."""
-        return {"samples": self.samples, "tensors": {name: one.to_dict() for name, one in self.tensors.items()}}
+        tensors = {name: one.to_dict(histograms=histograms) for name, one in self.tensors.items()}
+        return {"samples": self.samples, "tensors": tensors}

@@ -15,6 +15,7 @@ from qtool.cli._summary import show_plan, show_summary
 EXAMPLES = opt.examples(
     "qtool quantize model.onnx --calib calib.npz",
     "qtool quantize model.onnx --calib a.npz --calib b.npz --format qdq --exclude 'op:Gemm' -o small.onnx",
+    "qtool quantize model.onnx --stats model.stats.npz --method mse",
     "qtool quantize model.onnx --calib calib.npz --dry-run",
 )
 
@@ -29,6 +30,17 @@ def quantize(
             show_default=False,
             help="Calibration samples: an npz file with one array per model input, samples on the leading axis. "
             "Repeatable.",
+            rich_help_panel=opt.CALIBRATION,
+        ),
+    ] = None,
+    stats: Annotated[
+        Path | None,
+        typer.Option(
+            "--stats",
+            metavar="STATS",
+            show_default=False,
+            help="Statistics that 'qtool calibrate' saved for this model, instead of samples: no inference, the same "
+            "result.",
             rich_help_panel=opt.CALIBRATION,
         ),
     ] = None,
@@ -178,12 +190,13 @@ def quantize(
     from qtool import api
     from qtool.publish import default_output
 
-    check_json_target(json_target, model, config, output or default_output(model), *calib or ())
+    check_json_target(json_target, model, config, output or default_output(model), stats, *calib or ())
 
     with progress_bars(out) as progress:
         result = api.quantize(
             model,
             calib or None,
+            stats=stats,
             output=output,
             format=format_,
             activations=activations,

@@ -117,7 +117,7 @@ def describe_source(
         path = Path(model).absolute()
         loaded = loaded if loaded is not None else load_model(path)
         nbytes += _hash_file(path, digest)
-    data_files = tuple(Path(data_path) for data_path in _external_files(loaded))
+    data_files = external_files(loaded)
     for data_path in data_files:
         nbytes += _hash_file(data_path, digest)
     return ModelSource(path, digest.hexdigest(), nbytes, data_files)
@@ -229,8 +229,9 @@ def _external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
             yield tensor
 
 
-def _external_files(model: ir.Model) -> list[str]:
-    return list(dict.fromkeys(tensor.path for tensor in _external_tensors(model)))
+def external_files(model: ir.Model) -> tuple[Path, ...]:
+    """The files that hold a model's weights beside it, in order of first use."""
+    return tuple(Path(path) for path in dict.fromkeys(tensor.path for tensor in _external_tensors(model)))
 
 
 def _check_external_data(model: ir.Model, subject: str) -> None:

@@ -7,6 +7,7 @@ arena (off: up to three times slower where activations are large).
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,7 +67,7 @@ class OrtSession:
         model: A file, serialized bytes, or a proto (which is not changed). External data is found beside the file;
             for bytes and protos, in ``base_dir``.
         optimize: False runs the graph as it is written, node by node.
-        num_threads: Threads of one operator; by default ORT takes one per physical core.
+        num_threads: Threads of one operator, at most one per processor; by default ORT takes one per physical core.
         base_dir: Folder that external data of bytes or of a proto is relative to.
 
     Raises:
@@ -89,7 +90,8 @@ class OrtSession:
         options = ort.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
         options.inter_op_num_threads = 1
-        options.intra_op_num_threads = num_threads or 0
+        # more threads than processors only wait for each other, spinning
+        options.intra_op_num_threads = min(num_threads or 0, os.cpu_count() or 1)
         if not optimize:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if base_dir is not None:

@@ -1,0 +1,380 @@
+"""Statistics in a file: what calibration observed, of which model and which data, for quantizing without inference.
+
+The file is an uncompressed ``.npz`` that NumPy opens without pickle:
+
+    header      uint8, UTF-8 JSON: versions, the model's fingerprint, counts and extremes of each tensor, sample count,
+                SHA-256 of the data
+    histograms  int64, (tensors, bins), in the order of the header; only if they were filled
+    batch_B_I   input I of batch B of the first samples, on which a result is run before it is put in place
+
+It holds no path and no time, so equal statistics are equal bytes. Nothing of it is trusted when it is read: every
+number is checked against the others, and no more memory is used than the file is large.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+from numpy.lib import format as npy_format
+
+from qtool.calibrate.npz import NpzFile
+from qtool.calibrate.statistics import HISTOGRAM_BITS, Statistics, TensorStatistics, exponent_for
+from qtool.errors import ConfigError, DataError
+from qtool.prepare.fingerprint import Fingerprint, Part
+from qtool.version import package_version
+
+SCHEMA_VERSION = 1
+MAX_BATCH_BYTES = 32 << 20  # of the samples that are kept for verification
+_KIND = "qtool statistics"
+_BINS = 2 << HISTOGRAM_BITS
+_MAX_HEADER_BYTES = 64 << 20
+_COUNTS = ("count", "nan", "pos_inf", "neg_inf", "zeros")
+_NATIVE = frozenset(
+    (
+        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "complex64", "complex128"),
+    )
+)
+_TEXT = "text"  # NumPy's name of a text type holds the length, which differs from batch to batch
+_HOW = "'qtool calibrate MODEL --data DATA -o STATS' makes one; samples are given with --calib."
+
+Batch = tuple[int, dict[str, npt.NDArray[Any]]]
+
+
+@dataclass(frozen=True)
+class SavedStatistics:
+    """What a statistics file holds.
+
+    Attributes:
+        statistics: Of each tensor.
+        model: Fingerprint of the prepared model that was observed.
+        samples: Samples of the data.
+        sources: SHA-256 of each data file (or of arrays in memory), in order.
+        batches: (number of samples, inputs by name) of the first samples.
+        subject: Start of error messages.
+    """
+
+    statistics: Statistics
+    model: Fingerprint
+    samples: int
+    sources: tuple[str, ...]
+    batches: tuple[Batch, ...] = ()
+    subject: str = "The statistics file"
+
+    def require_model(self, model: Fingerprint) -> None:
+        """Refuse statistics of another model.
+
+        Raises:
+            DataError: Naming the first part that differs.
+        """
+        found = self.model.first_difference(model)
+        if found is None:
+            return
+        ours, theirs = found
+        if ours is not None and theirs is not None and (ours.kind, ours.name) == (theirs.kind, theirs.name):
+            what = f"{theirs} differs"
+        elif theirs is None:
+            what = f"the model has no {ours}"
+        elif ours is None:
+            what = f"{theirs} of the model is unknown to it"
+        else:
+            what = f"where the model has {theirs}, it has {ours}"
+        raise DataError(
+            f"{self.subject} belongs to another model: {what}.",
+            hint="Calibrate this model, with the settings that it is quantized with (element types may raise its "
+            "opset, and with it change nodes).",
+        )
+
+    def select(self, tensors: Iterable[str], *, histograms: bool) -> Statistics:
+        """The statistics of some tensors, in that order.
+
+        Raises:
+            DataError: If one is missing, or histograms are wanted and missing.
+        """
+        chosen: dict[str, TensorStatistics] = {}
+        for name in tensors:
+            if name not in self.statistics:
+                raise DataError(
+                    f"{self.subject} has no statistics of tensor '{name}', which these settings quantize.",
+                    hint="Calibrate again with the settings of this run: qtool calibrate MODEL --config FILE.toml.",
+                )
+            chosen[name] = self.statistics[name]
+            if histograms and chosen[name].histogram is None:
+                raise DataError(
+                    f"{self.subject} has no histogram of tensor '{name}', which the range method needs.",
+                    hint="Calibrate again, or use --method minmax.",
+                )
+        return Statistics(chosen, self.statistics.samples)
+
+
+def save_statistics(path: str | os.PathLike[str], saved: SavedStatistics) -> None:
+    """Write a statistics file; it appears whole or not at all. An existing file is replaced.
+
+    Raises:
+        ConfigError: If it cannot be written.
+    """
+    target = Path(path)
+    try:
+        # a folder, so that the file itself gets the permissions of any new file
+        with tempfile.TemporaryDirectory(prefix=".qtool-", dir=target.parent) as folder:
+            draft = Path(folder) / "statistics.npz"
+            with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
+                _write(archive, saved)
+            draft.replace(target)
+    except OSError as error:
+        raise ConfigError(f"Statistics file '{target}' cannot be written: {error.strerror or error}.") from error
+
+
+def load_statistics(path: str | os.PathLike[str]) -> SavedStatistics:
+    """Read a statistics file and check everything in it that can be checked without the model.
+
+    Raises:
+        DataError: If it cannot be read, is no statistics file, has another schema version, or is damaged.
+    """
+    subject = f"Statistics file '{os.fspath(path)}'"
+    with NpzFile(Path(path), subject=subject, supported=_HOW) as archive:
+        if "header" not in archive.names:
+            _refuse_kind(subject)
+        header = _header(archive)
+        held = sum(archive.member(name).nbytes for name in archive.names)
+        if held > archive.path.stat().st_size:
+            raise DataError(f"{subject} is compressed; expected plain members, as qtool writes them.", hint=_HOW)
+        try:
+            return _parsed(archive, header)
+        except (KeyError, TypeError, ValueError) as error:  # the header is not what was written
+            raise DataError(
+                f"{subject} is damaged: {' '.join(str(error).split())[:160] or type(error).__name__}.",
+                hint="Calibrate again.",
+            ) from error
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+def _write(archive: zipfile.ZipFile, saved: SavedStatistics) -> None:
+    rows = saved.statistics.tensors
+    histograms = [one.histogram for one in rows.values() if one.histogram is not None]
+    if len(histograms) not in (0, len(rows)):
+        raise ValueError("Bug: only some of the statistics have histograms")
+    first = saved.batches[0][1] if saved.batches else {}
+    header = {
+        "kind": _KIND,
+        "schema_version": SCHEMA_VERSION,
+        "qtool_version": package_version(),
+        "samples": saved.samples,
+        "sources": list(saved.sources),
+        "observed_samples": saved.statistics.samples,
+        "histograms": bool(histograms),
+        "histogram_bits": HISTOGRAM_BITS,
+        "tensors": [_row(name, one) for name, one in rows.items()],
+        "batches": {
+            "inputs": [[name, _type_name(array.dtype)] for name, array in first.items()],
+            "samples": [count for count, _ in saved.batches],
+        },
+        "model": {
+            "sha256": saved.model.sha256,
+            "parts": [[part.kind, part.name, part.sha256] for part in saved.model.parts],
+        },
+    }
+    text = json.dumps(header, allow_nan=False, separators=(",", ":"))  # names may be any text: ASCII with escapes
+    _write_array(archive, "header", np.frombuffer(text.encode("ascii"), np.uint8))
+    if histograms:
+        _write_rows(archive, "histograms", histograms)
+    for number, (_, feeds) in enumerate(saved.batches):
+        for index, name in enumerate(first):
+            _write_array(archive, f"batch_{number}_{index}", _stored(feeds[name]))
+
+
+def _row(name: str, one: TensorStatistics) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": name} | {key: int(getattr(one, key)) for key in _COUNTS}
+    seen = one.finite > 0
+    row |= {"minimum": float(one.minimum) if seen else None, "maximum": float(one.maximum) if seen else None}
+    return row | {"exponent": one.exponent}
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    """An entry without the time and the system that made it."""
+    info = zipfile.ZipInfo(f"{name}.npy", date_time=(1980, 1, 1, 0, 0, 0))
+    info.create_system, info.external_attr = 3, 0o644 << 16
+    return info
+
+
+def _write_array(archive: zipfile.ZipFile, name: str, array: npt.NDArray[Any]) -> None:
+    with archive.open(_entry(name), "w", force_zip64=True) as stream:
+        npy_format.write_array(stream, array, version=(1, 0), allow_pickle=False)
+
+
+def _write_rows(archive: zipfile.ZipFile, name: str, rows: list[npt.NDArray[np.int64]]) -> None:
+    """Equal rows as one array, without a copy of all of them."""
+    header = {"descr": "<i8", "fortran_order": False, "shape": (len(rows), _BINS)}
+    with archive.open(_entry(name), "w", force_zip64=True) as stream:
+        npy_format.write_array_header_1_0(stream, header)
+        for row in rows:
+            stream.write(row.astype("<i8", copy=False).tobytes())
+
+
+def _is_foreign(dtype: np.dtype[Any]) -> bool:
+    """Whether a type is not NumPy's own (bfloat16, int4), so that a ``.npy`` header cannot name it."""
+    return dtype.isbuiltin == 2
+
+
+def _storage(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(f"u{dtype.itemsize}") if _is_foreign(dtype) else dtype
+
+
+def _stored(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array.view(_storage(array.dtype)) if _is_foreign(array.dtype) else array
+
+
+def _type_name(dtype: np.dtype[Any]) -> str:
+    return _TEXT if dtype.kind in "US" else dtype.name
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def _refuse_kind(subject: str) -> NoReturn:
+    raise DataError(f"{subject} is not a statistics file of qtool.", hint=_HOW)
+
+
+def _header(archive: NpzFile) -> dict[str, Any]:
+    member = archive.member("header")
+    if member.dtype != np.uint8 or len(member.shape) != 1 or member.nbytes > _MAX_HEADER_BYTES:
+        _refuse_kind(archive.subject)
+    try:
+        header = json.loads(archive.read(member).tobytes(), parse_constant=_no_constant)
+    except (ValueError, RecursionError):  # no JSON, not UTF-8, too deep
+        _refuse_kind(archive.subject)
+    if not isinstance(header, dict) or header.get("kind") != _KIND:
+        _refuse_kind(archive.subject)
+    version = header.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise DataError(
+            f"{archive.subject} has schema version {str(version)[:40]}; this qtool reads version {SCHEMA_VERSION}.",
+            hint="Calibrate again with this version of qtool.",
+        )
+    return header
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _parsed(archive: NpzFile, header: Mapping[str, Any]) -> SavedStatistics:
+    """The contents; KeyError, TypeError or ValueError where the header is not what was written."""
+    if header["histogram_bits"] != HISTOGRAM_BITS:
+        raise ValueError(f"histograms of {_BINS} bins are expected")
+    model = Fingerprint(
+        tuple(Part(_text(kind), _text(name), _sha(sha)) for kind, name, sha in header["model"]["parts"])
+    )
+    if model.sha256 != header["model"]["sha256"]:
+        raise ValueError("the model's parts do not match their digest")
+    rows = header["tensors"]
+    tensors: dict[str, TensorStatistics] = {}
+    for row, histogram in zip(rows, _histograms(archive, len(rows), wanted=header["histograms"]), strict=True):
+        name = _text(row["name"])
+        if name in tensors:
+            raise ValueError(f"tensor '{name}' is there twice")
+        tensors[name] = _checked(name, row, histogram)
+    return SavedStatistics(
+        statistics=Statistics(tensors, _count(header["observed_samples"])),
+        model=model,
+        samples=_count(header["samples"]),
+        sources=tuple(_sha(sha) for sha in header["sources"]),
+        batches=tuple(_batches(archive, header["batches"])),
+        subject=archive.subject,
+    )
+
+
+def _histograms(archive: NpzFile, count: int, *, wanted: object) -> Iterator[npt.NDArray[np.int64] | None]:
+    if not isinstance(wanted, bool) or wanted != ("histograms" in archive.names):
+        raise ValueError("histograms are missing")
+    if not wanted:
+        yield from (None for _ in range(count))
+        return
+    member = archive.member("histograms")
+    if member.dtype != np.dtype("<i8") or member.shape != (count, _BINS) or member.fortran_order:
+        raise ValueError(f"histograms are {member.dtype}{list(member.shape)}, expected int64{[count, _BINS]}")
+    for row in archive.rows(member, 1):
+        yield row[0]
+
+
+def _checked(name: str, row: Mapping[str, Any], histogram: npt.NDArray[np.int64] | None) -> TensorStatistics:
+    """Statistics whose numbers agree with each other."""
+    one = TensorStatistics(**{key: _count(row[key]) for key in _COUNTS}, histogram=histogram)
+    if one.finite < one.zeros:
+        raise ValueError(f"counts of tensor '{name}' contradict each other")
+    if one.finite:
+        low, high = row["minimum"], row["maximum"]
+        if not (isinstance(low, float) and isinstance(high, float) and -math.inf < low <= high < math.inf):
+            raise ValueError(f"extremes of tensor '{name}' are no range")
+        one.minimum, one.maximum = low, high
+    elif row["minimum"] is not None or row["maximum"] is not None:
+        raise ValueError(f"tensor '{name}' has extremes without values")
+    one.exponent = row["exponent"]
+    if histogram is None:
+        if one.exponent is not None:
+            raise ValueError(f"tensor '{name}' has an exponent without a histogram")
+        return one
+    if type(one.exponent) is not int or one.exponent != exponent_for(one.minimum, one.maximum):
+        raise ValueError(f"exponent of tensor '{name}' does not fit its extremes")
+    # in halves: the sum of damaged counts may exceed int64
+    total = (int((histogram >> 32).sum()) << 32) + int((histogram & 0xFFFFFFFF).sum())
+    if int(histogram.min()) < 0 or total != one.finite:
+        raise ValueError(f"histogram of tensor '{name}' does not hold as many values as were counted")
+    return one
+
+
+def _batches(archive: NpzFile, table: Mapping[str, Any]) -> Iterator[Batch]:
+    inputs = [(_text(name), None if kind == _TEXT else _element_type(kind)) for name, kind in table["inputs"]]
+    for number, count in enumerate(table["samples"]):
+        feeds = {}
+        for index, (name, dtype) in enumerate(inputs):
+            key = f"batch_{number}_{index}"
+            if key not in archive.names:
+                raise ValueError(f"array '{key}' is missing")
+            member = archive.member(key)
+            if member.dtype.kind not in "US" if dtype is None else member.dtype != _storage(dtype):
+                raise ValueError(f"array '{key}' is {member.dtype}, not what the header says")
+            array = archive.read(member)
+            feeds[name] = array if dtype is None else array.view(dtype)
+        yield _count(count), feeds
+
+
+def _element_type(name: object) -> np.dtype[Any]:
+    if name in _NATIVE:
+        return np.dtype(_text(name))
+    foreign = getattr(ml_dtypes, _text(name), None)
+    if not (isinstance(foreign, type) and issubclass(foreign, np.generic)):
+        raise ValueError(f"'{name}' is no element type")
+    return np.dtype(foreign)
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{str(value)[:40]!r} is no count")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{str(value)[:40]!r} is no name")
+    return value
+
+
+def _sha(value: object) -> str:
+    text = _text(value)
+    if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
+        raise ValueError(f"{text[:80]!r} is no SHA-256")
+    return text

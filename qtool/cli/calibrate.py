@@ -1,0 +1,108 @@
+"""``qtool calibrate``: observe a model on samples once, and save what was seen for any number of quantizations."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qtool.cli import _options as opt
+from qtool.cli._output import STDOUT, Output, check_json_target, human_bytes
+from qtool.cli._progress import progress_bars
+
+if TYPE_CHECKING:
+    from qtool.calibrate.statistics import Statistics
+
+EXAMPLES = opt.examples(
+    "qtool calibrate model.onnx --data calib.npz",
+    "qtool calibrate model.onnx --data a.npz --data b.npz -o all.stats.npz",
+    "qtool quantize model.onnx --stats model.stats.npz --method percentile:99.9",
+)
+
+
+def calibrate(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The float model, an ONNX file.", show_default=False)],
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--data",
+            metavar="DATA",
+            show_default=False,
+            help="Calibration samples: an npz file with one array per model input, samples on the leading axis. "
+            "Repeatable.",
+            rich_help_panel=opt.CALIBRATION,
+        ),
+    ] = None,
+    config: opt.ConfigFile = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="STATS",
+            show_default="MODEL.stats.npz beside MODEL",
+            help="Where the statistics go.",
+            rich_help_panel=opt.RUN,
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Overwrite the output file if it exists.", rich_help_panel=opt.RUN),
+    ] = False,
+    threads: opt.Threads = None,
+    json_target: opt.JsonTarget = None,
+    verbose: opt.Verbose = False,
+    quiet: opt.Quiet = False,
+    color: opt.Color = None,
+) -> None:
+    """Observe a model's activations and save their statistics.
+
+    The file serves every range method: 'qtool quantize --stats' derives the ranges without running the model again.
+
+    stdout gets its path. It keeps the inputs of the first samples, on which a result is verified.
+    """
+    out = Output(quiet=quiet, verbose=verbose, color=color)
+    from qtool import api
+    from qtool.errors import ConfigError
+    from qtool.publish import default_statistics
+
+    if not data:
+        raise ConfigError("No data to calibrate on; expected at least one --data DATA.")
+    target = output or default_statistics(model)
+    check_json_target(json_target, model, config, target, *data)
+    with progress_bars(out) as progress:
+        statistics = api.calibrate(
+            model, data, output=target, config=config, force=force, num_threads=threads, progress=progress
+        )
+    if json_target is not None:
+        out.json(_document(target, statistics), json_target)
+    out.say(f"{_count(len(statistics), 'tensor')} observed on {_count(statistics.samples, 'sample')}")
+    if verbose:
+        out.say()
+        out.say_table(["tensor", "values", "minimum", "maximum"], _rows(statistics), right=["values"])
+    out.say(f"{human_bytes(target.stat().st_size)} of statistics")
+    for note in statistics.notes:
+        out.note(note)
+    out.hint(f"Quantize from them: {shlex.join(['qtool', 'quantize', str(model), '--stats', str(target)])}")
+    if json_target != STDOUT:
+        out.data(str(target))
+
+
+def _document(target: Path, statistics: Statistics) -> dict[str, Any]:
+    """JSON: counts and extremes; the histograms are in the file."""
+    rows = statistics.to_dict(histograms=False)
+    return {"schema_version": 1, "statistics": str(target)} | rows | {"notes": list(statistics.notes)}
+
+
+def _rows(statistics: Statistics) -> list[list[str]]:
+    rows = []
+    for name, one in statistics.items():
+        limits = [f"{one.minimum:.6g}", f"{one.maximum:.6g}"] if one.finite else ["none", "none"]
+        rows.append([name, str(one.count), *limits])
+    return rows
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
