@@ -264,19 +264,20 @@ def quantize(
                 destination, source_path, force=force, source_data=source.data_files, inputs=_files(calib, stats)
             )
         _refuse_quantized(loaded, force=force)
-        prepared = _prepare(loaded, settings)
+        prepared, settings, notes = _prepare(loaded, settings)
         if saved is not None:
             saved.require_model(fingerprint(prepared.model, loaded.graph.opset_imports))
         selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
     with clock("plan"):
         plan = build_plan(prepared.model, settings, selection)
+        if plan.decisions and prepared.obstacle is not None:
+            raise prepared.obstacle
         check_finite(prepared.model, plan)
     if not plan.decisions and not settings.allow_empty:
         raise NothingToQuantizeError(
             f"0 of {plan.nodes} nodes were quantized: {_why_nothing(plan)}.",
             hint="'qtool inspect MODEL -v' gives the reason for each node; --allow-empty writes the model anyway.",
         )
-    notes: list[str] = []
     published = Published(None, 0, {}, 0)
     proto = None
     # A dry run needs no samples, but checks those that it is given.
@@ -402,7 +403,7 @@ def calibrate(
         check_statistics_destination(
             destination, source, force=force, source_data=external_files(loaded), inputs=_files(data)
         )
-    prepared = _prepare(loaded, settings)
+    prepared, settings, _ = _prepare(loaded, settings)
     if tensors is None:
         selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
         tensors = list(build_plan(prepared.model, settings, selection).tensors)
@@ -490,7 +491,7 @@ def inspect(model: ModelLike, *, config: QuantConfig | str | os.PathLike[str] | 
     settings = resolve_config(config)
     loaded = load_model(model)
     source = describe_source(model)
-    prepared = _prepare(loaded, settings)
+    prepared, settings, _ = _prepare(loaded, settings)
     selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
     plan = build_plan(prepared.model, settings, selection)
     rows: dict[str, tuple[str, str, str, str]] = {}
@@ -507,8 +508,8 @@ def inspect(model: ModelLike, *, config: QuantConfig | str | os.PathLike[str] | 
     return Inspection(
         nodes=nodes,
         by_op=plan.by_operator(),
-        inputs=_inputs(loaded),
-        outputs=tuple(_info(v) for v in prepared.model.graph.outputs),
+        inputs=tuple(_described(v) for v in _caller_inputs(loaded)),
+        outputs=tuple(_described(v) for v in prepared.model.graph.outputs),
         opset=loaded.graph.opset_imports.get("", loaded.graph.opset_imports.get("ai.onnx", 0)),
         ir_version=loaded.ir_version,
         nbytes=source.nbytes,
@@ -570,14 +571,35 @@ def _destination(source: Path | None, output: str | os.PathLike[str] | None) -> 
     return None if source is None else default_output(source)
 
 
-def _prepare(loaded: ir.Model, settings: QuantConfig) -> Prepared:
+def _prepare(loaded: ir.Model, settings: QuantConfig) -> tuple[Prepared, QuantConfig, list[str]]:
+    """The prepared model, the settings that can be carried out on it, and what a user should know about that.
+
+    Weight scales per channel need a higher opset than one scale per tensor. Where the model cannot be raised that far,
+    but is high enough for the latter, that is what it gets.
+    """
+    prepared = _prepare_for(loaded, settings)
+    if prepared.obstacle is None or not settings.per_channel:
+        return prepared, settings, []
+    per_tensor = settings.with_options(per_channel=False)
+    again = _prepare_for(loaded, per_tensor)
+    if again.obstacle is not None:
+        return prepared, settings, []
+    return again, per_tensor, [f"weights have one scale per tensor, not per channel: {prepared.obstacle.message}"]
+
+
+def _prepare_for(loaded: ir.Model, settings: QuantConfig) -> Prepared:
     from qtool.prepare.prepare import prepare
+    from qtool.runtime.capability import highest_quantizing_opset
 
     floors = [
         qdtype(settings.activations).floor(),
         qdtype(settings.weights).floor(per_axis=settings.per_channel),
     ]
-    return prepare(loaded, min_opset=max(f[0] for f in floors), min_ir=max(f[1] for f in floors))
+    opset = loaded.graph.opset_imports.get("", loaded.graph.opset_imports.get("ai.onnx", 0))
+    min_opset, min_ir = max(f[0] for f in floors), max(f[1] for f in floors)
+    return prepare(
+        loaded, min_opset=min_opset, min_ir=min_ir, max_opset=max(min_opset, highest_quantizing_opset(opset))
+    )
 
 
 def _refuse_quantized(model: ir.Model, *, force: bool) -> None:
@@ -694,7 +716,36 @@ def _why_nothing(plan: Plan) -> str:
 
 
 def _inputs(model: ir.Model) -> tuple[TensorInfo, ...]:
-    return tuple(_info(v) for v in model.graph.inputs if v.name not in model.graph.initializers)
+    for value in _caller_inputs(model):
+        if not _is_tensor(value):
+            kind = type(value.type).__name__.removesuffix("Type").lower()
+            raise ModelError(
+                f"Input '{value.name}' is of the type {kind}, which samples cannot hold; expected a tensor.",
+                hint="Export the model with tensors as its inputs.",
+            )
+    return tuple(_info(v) for v in _caller_inputs(model))
+
+
+def _caller_inputs(model: ir.Model) -> list[ir.Value]:
+    """Inputs that have no default."""
+    return [v for v in model.graph.inputs if v.name not in model.graph.initializers]
+
+
+def _is_tensor(value: ir.Value) -> bool:
+    import onnx_ir as ir
+
+    return value.type is None or isinstance(value.type, ir.TensorType)
+
+
+def _described(value: ir.Value) -> TensorInfo:
+    """What a person is shown of an input or output; the dtype ``object`` stands for what is no tensor."""
+    import numpy as np
+
+    from qtool.runtime import TensorInfo
+
+    if _is_tensor(value):
+        return _info(value)
+    return TensorInfo(value.name or "", np.dtype(object), ())
 
 
 def _info(value: ir.Value) -> TensorInfo:

@@ -157,6 +157,7 @@ def quantize_and_check(
     feeds: Arrays | None = None,
     reference: onnx.ModelProto | None = None,
     agreement_db: float = 30.0,
+    one_code: bool = True,
     **options: Any,
 ) -> Checked:
     """Quantize in memory and assert what holds for every model.
@@ -171,6 +172,7 @@ def quantize_and_check(
         feeds: What both are run on; the calibration data if not given.
         reference: What gives the expected outputs, if onnxruntime refuses ``model``.
         agreement_db: See above.
+        one_code: Whether a quantized output must agree within one code; otherwise ``agreement_db`` holds for it, too.
         options: Of ``qtool.quantize``.
     """
     before = model.SerializeToString()
@@ -197,7 +199,7 @@ def quantize_and_check(
         if y.dtype.kind == "f" and y.size:
             params = result.plan.tensors.get(name)
             # onnxruntime requantizes 16-bit activations to 8 bits where it fuses their product (MatMulNBits)
-            if params is not None and params.dtype.bits == 8:
+            if params is not None and params.dtype.bits == 8 and one_code:
                 assert np.abs(got[name] - fast[name]).max() <= float(params.scale) * (1 + 1e-4)
             else:
                 assert sqnr_db(got[name], fast[name]) >= agreement_db

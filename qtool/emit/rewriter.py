@@ -14,6 +14,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
 from qtool.emit.constants import Constants, QuantizedConstant
+from qtool.emit.sink import sink_dequantizers
 from qtool.errors import ModelError
 from qtool.plan import Decision, Plan
 from qtool.prepare.graph_edits import ORIGIN_KEY, NameAllocator
@@ -79,6 +80,8 @@ class Rewriter:
         doomed = self._dead
         if doomed:
             self.graph.remove(doomed, safe=True)
+        if self.opset >= 21 and any(p is not None and p.dtype.name == "int8" for p in self.plan.tensors.values()):
+            sink_dequantizers(self.graph, self.names)
         common_passes.RemoveUnusedNodesPass()(self.model)
         common_passes.TopologicalSortPass()(self.model)
         for node in self.graph.all_nodes():

@@ -80,7 +80,10 @@ def compare(
     answers = None if labels is None else samples.labels(labels)
 
     tallies = [OutputTally(info, chosen) for info in reference.outputs]
-    notes = list(samples.notes)
+    notes = [
+        *samples.notes,
+        *(f"Output '{n}' is {t}; it was not compared." for n, t in reference.opaque_outputs.items()),
+    ]
     first = 0
     seconds = 0.0
     labelled: str | None = None

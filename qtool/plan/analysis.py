@@ -33,8 +33,8 @@ class Graph:
         self.nodes: list[ir.Node] = list(graph)
         self.by_name: dict[str, ir.Node] = {node.name or "": node for node in self.nodes}
         self.values: dict[str, ir.Value] = {o.name or "": o for node in self.nodes for o in node.outputs}
-        # A Resize that could not be written without ``axes``. onnxruntime (1.32) reorders the data around integer Convs,
-        # all the way to every Resize, but not these axes.
+        # A Resize that could not be written without ``axes``: onnxruntime (1.32) reorders data around integer Convs,
+        # all the way to every Resize, but not its axes.
         self.odd_resize: ir.Node | None = next(
             (n for n in self.nodes if n.op_type == "Resize" and "axes" in n.attributes and self.is_default_domain(n)),
             None,

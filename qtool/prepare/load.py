@@ -175,6 +175,14 @@ def _read(path: Path, subject: str) -> ir.Model:
     return model
 
 
+def _holds_map(type_proto: onnx.TypeProto) -> bool:
+    """Whether a type is a map, or holds one at any depth."""
+    kind = type_proto.WhichOneof("value")
+    if kind in ("sequence_type", "optional_type"):
+        return _holds_map(getattr(type_proto, kind).elem_type)
+    return bool(kind == "map_type")
+
+
 def _from_proto(proto: onnx.ModelProto, subject: str) -> ir.Model:
     if not proto.ir_version or not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(
@@ -183,6 +191,12 @@ def _from_proto(proto: onnx.ModelProto, subject: str) -> ir.Model:
         )
     if proto.graph.sparse_initializer:
         raise ModelError(f"{subject} has sparse initializers, which qtool does not read.")
+    for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+        if _holds_map(info.type):
+            raise ModelError(
+                f"{subject} has a map, '{info.name}', which qtool does not read; expected only tensors and sequences.",
+                hint="A classifier can be exported without ZipMap: its probabilities are a tensor then.",
+            )
     try:
         return ir.from_proto(proto)
     except Exception as error:  # onnx_ir wraps whatever it meets in its own SerdeError, with the whole proto as text

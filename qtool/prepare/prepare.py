@@ -22,6 +22,8 @@ from qtool.prepare.hide_initializer_inputs import HideInitializerInputsPass
 from qtool.prepare.infer_shapes import InferShapesPass
 from qtool.prepare.inline_functions import InlineFunctionsPass
 from qtool.prepare.lift_constants import LiftConstantsPass
+from qtool.prepare.load_attribute_tensors import LoadAttributeTensorsPass
+from qtool.prepare.lower_opset import LowerOpsetPass
 from qtool.prepare.merge_opset_imports import MergeOpsetImportsPass
 from qtool.prepare.name_nodes import NameNodesPass
 from qtool.prepare.normalize_gemm import NormalizeGemmPass
@@ -57,23 +59,27 @@ class Prepared:
             says so in ``metadata_props["qtool.origin"]``, a JSON list of the user's node names.
         source_nodes: The user's nodes in graph order, each followed by the nodes of its bodies.
         actions: What was done, in human lines.
+        obstacle: Why nothing that is quantized could be written into this model (its opset cannot be changed), or None.
+            It is the caller's to raise, once it is known that something would be quantized.
     """
 
     model: ir.Model
     source_nodes: tuple[SourceNode, ...]
     actions: tuple[str, ...]
+    obstacle: ModelError | None = None
 
 
-def prepare(model: ir.Model, *, min_opset: int, min_ir: int) -> Prepared:
+def prepare(model: ir.Model, *, min_opset: int, min_ir: int, max_opset: int | None = None) -> Prepared:
     """Normalize a copy of the model.
 
     Args:
         model: Not changed.
         min_opset: The lowest ``ai.onnx`` opset of the result; a higher one is kept.
         min_ir: The lowest IR version of the result; a higher one is kept.
+        max_opset: The highest ``ai.onnx`` opset of the result; None for no limit.
 
     Raises:
-        ModelError: If the model cannot be copied or raised to ``min_opset``.
+        ModelError: If the model cannot be copied.
     """
     try:
         copy = model.clone()
@@ -97,15 +103,22 @@ def prepare(model: ir.Model, *, min_opset: int, min_ir: int) -> Prepared:
         return any(modified)
 
     lift, dead = LiftConstantsPass(), RemoveDeadNodesPass()
-    run(MergeOpsetImportsPass(), InlineFunctionsPass(), HideInitializerInputsPass(), lift)
-    run(InferShapesPass(), RaiseOpsetPass(min_opset=min_opset, min_ir=min_ir), lift)
+    run(MergeOpsetImportsPass(), InlineFunctionsPass(), HideInitializerInputsPass(), lift, LoadAttributeTensorsPass())
+    run(InferShapesPass())
+    obstacle = None
+    try:
+        if max_opset is not None:
+            run(LowerOpsetPass(max_opset=max_opset))
+        run(RaiseOpsetPass(min_opset=min_opset, min_ir=min_ir), lift)
+    except ModelError as error:
+        obstacle = error
     run(dead, EliminateIdentityPass(), FoldConstantsPass(), dead, InferShapesPass())
     folds = (FoldBatchNormPass(), FoldConvMulPass(), FoldConvAddPass())
     while run(*folds):
         pass
     run(FoldPadPass(), NormalizeGemmPass(), NormalizePoolPass(), NormalizeResizePass(), dead, InferShapesPass())
     actions = dict.fromkeys(line for step in passes for line in step.actions)
-    return Prepared(copy, source_nodes, tuple(actions))
+    return Prepared(copy, source_nodes, tuple(actions), obstacle)
 
 
 def _walk(graph: ir.Graph, scope: str) -> Iterator[SourceNode]:

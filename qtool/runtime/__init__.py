@@ -46,7 +46,11 @@ class Session(Protocol):
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """Outputs in graph order."""
+        """Outputs that are arrays, in graph order."""
+
+    @property
+    def opaque_outputs(self) -> Mapping[str, str]:
+        """The other outputs (sequences, optionals, types that numpy lacks): name -> type. They cannot be asked for."""
 
     def run(
         self, feeds: Mapping[str, npt.NDArray[Any]], outputs: Sequence[str] | None = None
@@ -55,7 +59,7 @@ class Session(Protocol):
 
         Args:
             feeds: One array per input, of the declared dtype.
-            outputs: Names of the wanted outputs; all of them by default.
+            outputs: Names of the wanted outputs; all arrays by default.
 
         Returns:
             Output name -> array, in the order asked for.

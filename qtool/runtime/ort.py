@@ -7,6 +7,7 @@ arena (off: up to three times slower where activations are large).
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -66,7 +67,7 @@ class OrtSession:
         model: A file, serialized bytes, or a proto (which is not changed). External data is found beside the file;
             for bytes and protos, in ``base_dir``.
         optimize: False runs the graph as it is written, node by node.
-        num_threads: Threads of one operator; by default ORT takes one per physical core.
+        num_threads: Threads of one operator, at most one per processor; by default ORT takes one per physical core.
         base_dir: Folder that external data of bytes or of a proto is relative to.
 
     Raises:
@@ -89,7 +90,8 @@ class OrtSession:
         options = ort.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
         options.inter_op_num_threads = 1
-        options.intra_op_num_threads = num_threads or 0
+        # more threads than processors only wait for each other, spinning
+        options.intra_op_num_threads = min(num_threads or 0, os.cpu_count() or 1)
         if not optimize:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if base_dir is not None:
@@ -107,7 +109,9 @@ class OrtSession:
         self._run_options.log_severity_level = _FATAL_ONLY
         self._subject = subject
         self.inputs = tuple(_info(arg, subject, "input") for arg in session.get_inputs())
-        self.outputs = tuple(_info(arg, subject, "output") for arg in session.get_outputs())
+        arrays = [arg for arg in session.get_outputs() if _type_name(arg) is not None]
+        self.outputs = tuple(_info(arg, subject, "output") for arg in arrays)
+        self.opaque_outputs = {arg.name: str(arg.type) for arg in session.get_outputs() if _type_name(arg) is None}
         self._output_types = {info.name: info.dtype for info in self.outputs}
         self._input_types = {info.name: info.dtype for info in self.inputs}
 
@@ -118,7 +122,7 @@ class OrtSession:
 
         Args:
             feeds: One array per input, of the declared dtype and a fitting shape.
-            outputs: Names of the wanted outputs; all of them, in graph order, by default.
+            outputs: Names of the wanted outputs; all arrays, in graph order, by default.
 
         Returns:
             Output name -> array, in the order asked for.
@@ -129,6 +133,8 @@ class OrtSession:
         """
         names = list(self._output_types) if outputs is None else list(outputs)
         for name in names:
+            if name in self.opaque_outputs:
+                raise ModelError(f"{self._subject}: output '{name}' is {self.opaque_outputs[name]}, which is no array.")
             if name not in self._output_types:
                 raise ModelError(
                     f"{self._subject} has no output '{name}'; its outputs are {', '.join(self._output_types)}."
@@ -202,9 +208,14 @@ def _source(model: str | Path | bytes | onnx.ModelProto, subject: str, base_dir:
     return serialized
 
 
-def _info(arg: Any, subject: str, kind: str) -> TensorInfo:
+def _type_name(arg: Any) -> str | None:
+    """Name of the numpy (or ml_dtypes) type of an input or output, or None for what is no array."""
     match = re.fullmatch(r"tensor\((\w+)\)", arg.type)
-    name = _DTYPES.get(match[1]) if match else None
+    return _DTYPES.get(match[1]) if match else None
+
+
+def _info(arg: Any, subject: str, kind: str) -> TensorInfo:
+    name = _type_name(arg)
     if name is None:
         raise ModelError(f"{subject}: {kind} '{arg.name}' is {arg.type}; expected a tensor of a type that numpy has.")
     return TensorInfo(arg.name, _dtype(name), tuple(arg.shape))

@@ -82,6 +82,14 @@ def test_c50_external_data_from_another_folder(external, tmp_path, monkeypatch, 
     assert report.outputs[0].values["sqnr"] > 25
 
 
+def test_c50_no_empty_data_file(tmp_path):
+    """Weights that become small enough for the model file leave nothing to put beside it."""
+    save_external(mlp(8), tmp_path / "m.onnx", "w.bin")
+    result = qtool.quantize(tmp_path / "m.onnx", samples())
+    assert sorted(snapshot(tmp_path)) == ["m.int8.onnx", "m.onnx", "w.bin"]
+    assert result.bytes_after == result.model_path.stat().st_size
+
+
 def test_c50_default_output_of_external_data(external):
     before = snapshot(external)
     qtool.quantize(external / "m.onnx", external / "c.npz")
@@ -138,6 +146,42 @@ def test_missing_external_data_is_one_line(external):
     with pytest.raises(ModelError, match=r"weights\.bin', which is missing"):
         qtool.quantize(external / "m.onnx", external / "c.npz")
     assert not (external / "m.int8.onnx").exists()
+
+
+@pytest.mark.parametrize("format_", ["qlinear", "qdq"])
+def test_c50_external_constants_inside_branches(tmp_path, format_):
+    """An If whose bodies hold a Constant node and an initializer that lie in the data file."""
+    inner = onnx.numpy_helper.from_array(random(64, seed=5), "c")
+    branches = []
+    for i, nodes in enumerate(([onnx.helper.make_node("Constant", [], ["c"], "const", value=inner)], [])):
+        branches.append(
+            onnx.helper.make_graph(
+                [*nodes, onnx.helper.make_node("Add", ["m", "c"], [f"o{i}"], f"add{i}")],
+                f"branch{i}",
+                [],
+                [onnx.helper.make_tensor_value_info(f"o{i}", onnx.TensorProto.FLOAT, None)],
+                [] if nodes else [inner],
+            )
+        )
+    top = [
+        onnx.helper.make_node("MatMul", ["x", "W"], ["m"], "fc"),
+        onnx.helper.make_node("If", ["flag"], ["i"], "if", then_branch=branches[0], else_branch=branches[1]),
+        onnx.helper.make_node("MatMul", ["i", "W"], ["y"], "fc2"),
+        onnx.helper.make_node("ReduceSum", ["x"], ["s"], "sum", keepdims=0),
+        onnx.helper.make_node("Cast", ["s"], ["flag"], "cast", to=onnx.TensorProto.BOOL),
+    ]
+    top = [top[3], top[4], top[0], top[1], top[2]]
+    proto = model(top, {"W": random(64, 64)}, inputs={"x": ["N", 64]}, outputs={"y": ["N", 64]})
+    onnx.save_model(
+        proto, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0,
+        convert_attribute=True,
+    )  # fmt: skip
+    (tmp_path / "out").mkdir()
+    data = samples(width=64)
+    qtool.quantize(tmp_path / "m.onnx", data, output=tmp_path / "out" / "q.onnx", format=format_)
+    report = qtool.evaluate(tmp_path / "m.onnx", tmp_path / "out" / "q.onnx", data, latency=False)
+    assert report.outputs[0].values["sqnr"] > 25
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["q.onnx", "q.onnx.data"]
 
 
 # ------------------------------------------------------------------------------------------ C53 nothing is mutated

@@ -207,6 +207,13 @@ def test_c52_threads_change_nothing(work, command):
     assert Path("1.onnx").read_bytes() == Path("2.onnx").read_bytes()
 
 
+def test_c52_absurdly_many_threads_are_not_started(work, command):
+    command("quantize", "m.onnx", "--calib", "c.npz", "-o", "1.onnx", "--threads", "1")
+    ended = command("quantize", "m.onnx", "--calib", "c.npz", "-o", "many.onnx", "--threads", "100000")
+    assert ended.code == 0, ended.err
+    assert Path("1.onnx").read_bytes() == Path("many.onnx").read_bytes()
+
+
 def test_c52_quiet_and_verbose(work, command):
     args = ["quantize", "m.onnx", "--calib", "c.npz", "-o", "q.onnx", "--force", "--exclude", "*", "--allow-empty"]
     plain, quiet, verbose = command(*args), command(*args, "-q"), command(*args, "-v")

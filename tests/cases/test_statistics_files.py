@@ -86,8 +86,8 @@ def test_several_files_and_arrays_in_memory(work):
 
 
 def test_a_model_with_external_data(tmp_path):
-    save_external(mlp(), tmp_path / "m.onnx", "m.weights")
-    np.savez(tmp_path / "c.npz", **samples())
+    save_external(mlp(64), tmp_path / "m.onnx", "m.weights")
+    np.savez(tmp_path / "c.npz", **samples(width=64))
     qtool.calibrate(tmp_path / "m.onnx", tmp_path / "c.npz", output=tmp_path / "s.npz")
     assert_same_bytes(tmp_path, tmp_path / "c.npz")
     assert (tmp_path / "stats.onnx.data").read_bytes() == (tmp_path / "data.onnx.data").read_bytes()

@@ -111,6 +111,47 @@ def test_int8_activations_and_a_bias_load_at_every_opset(form, shape, opset, per
     assert checked.sqnr() >= 33
 
 
+EDGES = {
+    "slice": ("y = Slice(a, k, e)", "N,b,c,d"),
+    "pool": ("y = MaxPool<kernel_shape=[2,2]>(a)", "N,b,c,d"),
+    "reshape": ("y = Reshape(a, r)", "a,b"),
+    "chain": ("t = Transpose<perm=[0,2,3,1]>(a) u = Unsqueeze(t, o) s = Slice(u, k, e) y = Softmax(s)", "a,b,c,d,e"),
+    "fan": (
+        "t = Transpose<perm=[0,2,3,1]>(a) n = Neg(t) s = Slice(t, k, e) m = Slice(n, k, e) y = Add(s, m)",
+        "N,b,c,d",
+    ),
+    "codes and floats": ("p = MaxPool<kernel_shape=[2,2]>(a) c = Conv(p, w) s = Slice(p, k, e) y = Neg(s)", "N,b,c,d"),
+    "before": ("f = Softplus(a) s = Slice(f, k, e) n = Neg(s) c = Conv(s, v) y = Add(c, n)", "N,b,c,d"),
+}
+
+
+@formats
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("opset", [20, 21, 24])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_int8_codes_that_are_moved_beside_float_operators_load_at_every_opset(form, edge, opset, symmetric):
+    """onnxruntime pushes a DequantizeLinear through data movers; from opset 21 on it breaks int8 models by that."""
+    body, dims = EDGES[edge]
+    arrays = {
+        "w": normal(4, 4, 3, 3, scale=0.3), "v": normal(2, 2, 1, 1), "k": np.array([0, 0]), "e": np.array([9, 2]),
+        "r": np.array([-1, 12]), "o": np.array([1]),
+    }  # fmt: skip
+    words = body.replace("(", " ").replace(")", " ").replace(",", " ").split()
+    also = ", float[N,b1,c1,d1] c" if edge == "codes and floats" else ""
+    text = f"m (float[N,4,6,6] x) => (float[{dims}] y{also}) {{ a = Conv<pads=[1,1,1,1]>(x, w) {body} }}"
+    model = build(text, {k: v for k, v in arrays.items() if k == "w" or k in words}, opset=opset, ir_version=10)
+    checked = quantize_and_check(
+        model, {"x": normal(4, 4, 6, 6, seed=2)}, format=form, activations="int8", symmetric_activations=symmetric
+    )
+    assert checked.sqnr("y") >= 28
+    if (
+        edge == "codes and floats" and form == "qdq"
+    ):  # the MaxPool stays between its DequantizeLinear and QuantizeLinear
+        producer = {name: n for n in checked.model.graph.node for name in n.output}
+        pool = next(n for n in checked.model.graph.node if n.op_type == "MaxPool")
+        assert producer[pool.input[0]].op_type == "DequantizeLinear"
+
+
 @formats
 def test_matmul_with_float_result(form, fused):
     text = "m (float[N,16] x) => (float[N,4] y) { h = MatMul(x, w) y = Softplus(h) }"

@@ -15,6 +15,8 @@ def raised(build, text, opset, arrays=None, *, target=13):
     before = proto.SerializeToString()
     prepared = prepare(ir.from_proto(proto), min_opset=target, min_ir=7)
     assert proto.SerializeToString() == before
+    if prepared.obstacle is not None:
+        raise prepared.obstacle
     assert prepared.model.opset_imports[""] == max(opset, target)
     return proto, prepared.model
 
