@@ -420,6 +420,7 @@ def calibrate(
     if destination is not None:
         batches, remark = _kept(samples)
         notes += () if remark is None else (remark,)
+        notes += () if tensors else ("No activation is quantized with these settings: there was nothing to observe.",)
         model_id = fingerprint(prepared.model, loaded.graph.opset_imports)
         saved = SavedStatistics(statistics, model_id, samples.count, tuple(_hashes(samples)), batches)
         save_statistics(destination, saved)

@@ -140,7 +140,7 @@ def _check_target(
     if any(_is_same(target, path) for path in source_data):
         raise ConfigError(f"Output '{target}' holds the input model's weights; expected another file.", hint=other)
     if any(_is_same(target, path) for path in inputs):
-        raise ConfigError(f"Output '{target}' is the calibration data; expected another file.", hint=other)
+        raise ConfigError(f"Output '{target}' is what the model is calibrated from; expected another file.", hint=other)
     if target.exists() and not target.is_file():
         raise ConfigError(f"Output '{target}' is not a regular file.", hint=other)
     if os.path.lexists(target) and not force:

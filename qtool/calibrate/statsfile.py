@@ -245,7 +245,7 @@ def _type_name(dtype: np.dtype[Any]) -> str:
 
 
 def _refuse_kind(subject: str) -> NoReturn:
-    raise DataError(f"{subject} is not a statistics file of qtool.", hint=_HOW)
+    raise DataError(f"{subject} holds no statistics of qtool.", hint=_HOW)
 
 
 def _header(archive: NpzFile) -> dict[str, Any]:

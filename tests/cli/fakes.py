@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from qtool.api import Inspection, QuantizeResult
+from qtool.calibrate.statistics import Statistics, TensorStatistics
 from qtool.config import QuantConfig
 from qtool.evaluate.report import Latency, OutputReport, Report, Sizes
 from qtool.plan import Decision, Form, Plan, Skip
@@ -48,6 +49,15 @@ def result(**changes: Any) -> QuantizeResult:
         "message": "2 of 8 nodes quantized",
     }
     return QuantizeResult(**fields | changes)
+
+
+def statistics(**changes: Any) -> Statistics:
+    """What a small calibration returns."""
+    tensors = {
+        "x": TensorStatistics(count=4, zeros=1, minimum=-1.5, maximum=2.0, histogram=np.ones(4, np.int64), exponent=2),
+        "h": TensorStatistics(count=2, pos_inf=2),
+    }
+    return Statistics(**{"tensors": tensors, "samples": 1, "notes": ("extra key 'labels' ignored",)} | changes)
 
 
 def inspection() -> Inspection:

@@ -11,6 +11,7 @@ from tests.cli.fakes import result, strict_json
 
 NEXT = "qtool eval 'my model.onnx' m.int8.onnx --data EVAL.npz"
 NOT_GIVEN = {
+    "stats": None,
     "output": None,
     "format": None,
     "activations": None,
@@ -53,6 +54,7 @@ def test_what_is_not_given_is_none(api, qtool_command):
         (["--include", "a", "--include", "op:Conv"], {"include": ["a", "op:Conv"]}),
         (["--exclude", "/head/*"], {"exclude": ["/head/*"]}),
         (["--config", "c.toml"], {"config": Path("c.toml")}),
+        (["--stats", "s.npz"], {"stats": Path("s.npz")}),
         (["--random-calib", "4"], {"random_calib": 4}),
         (["--dedicated-qdq"], {"dedicated_qdq": True}),
         (["--allow-empty"], {"allow_empty": True}),

@@ -132,6 +132,11 @@ CALIB = ("--calib", "calib.npz")
         (["m.onnx", "--calib", "nan.npz"], "NaN"),
         (["m.onnx", "--calib", "zip.npz"], "zip.npz"),
         (["m.onnx", *CALIB, "--random-calib", "2"], "andom"),
+        (["m.onnx", *CALIB, "--stats", "gone.npz"], "expected one of them"),
+        (["m.onnx", "--stats", "gone.npz"], "gone.npz"),
+        (["m.onnx", "--stats", "calib.npz"], "holds no statistics"),
+        (["m.onnx", "--stats", "m.onnx"], "no zip archive"),
+        (["m.onnx", *CALIB, "-o", "calib.npz", "--force"], "calib.npz"),
         (["m.onnx", *CALIB, "--format", "banana"], "qlinear, qdq"),
         (["m.onnx", *CALIB, "--activations", "banana"], "uint8, int8, uint16, int16"),
         (["m.onnx", *CALIB, "--activations", "int16"], "uint8/int8"),
@@ -159,6 +164,50 @@ def test_a_mistake_is_one_line_and_leaves_nothing(work, qtool_command, args, sai
     assert ended.errors[0].startswith("error: ")
     assert said in ended.errors[0]
     assert snapshot(work) == before
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["m.onnx"], "--data"),
+        (["gone.onnx", "--data", "calib.npz"], "gone.onnx"),
+        (["truncated.onnx", "--data", "calib.npz"], "truncated.onnx"),
+        (["m.onnx", "--data", "gone.npz"], "gone.npz"),
+        (["m.onnx", "--data", "key.npz"], "Input3"),
+        (["m.onnx", "--data", "nan.npz"], "NaN"),
+        (["m.onnx", "--data", "zip.npz"], "zip.npz"),
+        (["m.onnx", "--data", "calib.npz", "--config", "bad.toml"], "bad.toml"),
+        (["m.onnx", "--data", "calib.npz", "-o", "there.onnx"], "exists already"),
+        (["m.onnx", "--data", "calib.npz", "-o", "m.onnx", "--force"], "input model itself"),
+        (["m.onnx", "--data", "calib.npz", "-o", "calib.npz", "--force"], "calibrated from"),
+        (["m.onnx", "--data", "calib.npz", "-o", "gone/s.npz"], "gone"),
+        (["m.onnx", "--data", "calib.npz", "-o", "."], "directory"),
+        (["m.onnx", "--data", "calib.npz", "--json", "m.stats.npz"], "m.stats.npz"),
+    ],
+)
+def test_a_mistake_of_calibrate_is_one_line_and_leaves_nothing(work, qtool_command, args, said):
+    damage(work)
+    before = snapshot(work)
+    ended = qtool_command("calibrate", *args)
+    assert (ended.code, ended.out) == (2, ""), ended.err
+    assert len(ended.errors) == 1, ended.err
+    assert said in ended.errors[0]
+    assert snapshot(work) == before
+
+
+def test_calibrate_once_quantize_often(work, qtool_command):
+    made = qtool_command("calibrate", "m.onnx", "--data", "calib.npz")
+    assert (made.code, made.out) == (0, "m.stats.npz\n"), made.err
+    assert "6 tensors observed on 128 samples" in made.err
+    assert "qtool quantize m.onnx --stats m.stats.npz" in made.err
+    for method in ("minmax", "mse"):
+        given = qtool_command("quantize", "m.onnx", *CALIB, "--method", method, "-o", "data.onnx", "--force")
+        saved = qtool_command(
+            "quantize", "m.onnx", "--stats", "m.stats.npz", "--method", method, "-o", "stats.onnx", "--force"
+        )
+        assert (given.code, saved.code) == (0, 0), saved.err
+        assert (work / "data.onnx").read_bytes() == (work / "stats.onnx").read_bytes()
+    assert qtool_command("quantize", "m.onnx", "--stats", "m.stats.npz", "--dry-run").code == 0
 
 
 @pytest.mark.parametrize(
