@@ -1,0 +1,62 @@
+"""evaluate(): judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from qtool.api.clock import Clock
+from qtool.api.models import comparable, inputs_of, parsed
+from qtool.api.settings import ModelLike, Progress
+
+if TYPE_CHECKING:
+    from qtool.calibrate.samples import Data
+    from qtool.evaluate.report import Report
+
+
+def evaluate(
+    float_model: ModelLike | bytes,
+    quant_model: ModelLike | bytes,
+    data: Data,
+    *,
+    labels: str | None = None,
+    metrics: Sequence[str] | None = None,
+    latency: bool = True,
+    num_threads: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Compare a float model and its quantized form on samples.
+
+    Args:
+        float_model: The reference.
+        quant_model: The candidate.
+        data: Samples of the float model's inputs.
+        labels: Key of the labels in the data.
+        metrics: Names of metrics; by default all that the data allow.
+        latency: Whether to time both models.
+        num_threads: Threads of the runtime.
+        progress: Called with ("evaluate", done, total).
+
+    Raises:
+        ConfigError: For an unknown metric.
+        ModelError: If a model cannot be read or run, or the interfaces differ.
+        DataError: If samples or labels do not fit.
+    """
+    from qtool.calibrate.samples import open_samples
+    from qtool.evaluate.compare import compare
+    from qtool.prepare.load import load_model
+
+    reference, candidate = parsed(float_model), parsed(quant_model)
+    samples = open_samples(data, inputs_of(load_model(reference)), labels=[] if labels is None else [labels])
+    with ExitStack() as cleanup:
+        return compare(
+            comparable(reference, cleanup),
+            comparable(candidate, cleanup),
+            samples,
+            labels=labels,
+            metrics=metrics,
+            num_threads=num_threads,
+            latency=latency,
+            progress=Clock(progress).progress("evaluate"),
+        )

@@ -1,0 +1,43 @@
+"""Wall time and progress of the stages, and the memory they took."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from qtool.api.settings import Progress
+
+if TYPE_CHECKING:
+    pass
+
+
+class Clock:
+    """Wall time of each stage, and the caller's progress function."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        """Count the time of a ``with`` block as that of a stage."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
+
+    def progress(self, stage: str) -> Callable[[int, int], None] | None:
+        """The part of the progress function that a stage calls with (done, total)."""
+        report = self._progress
+        return None if report is None else lambda done, total: report(stage, done, total)
+
+
+def peak_rss() -> int:
+    """Peak resident memory of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)

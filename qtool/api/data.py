@@ -1,0 +1,105 @@
+"""Samples as callers give them: where they come from, which are observed, and which a result is verified on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qtool.api.models import as_proto
+from qtool.errors import ConfigError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from qtool.calibrate.samples import Data, Samples
+    from qtool.calibrate.statistics import Statistics
+    from qtool.calibrate.statsfile import Batch
+    from qtool.runtime import TensorInfo
+
+# Samples of the calibration data on which the result is run beside the float model before it is put in place: up to
+# this many, and no further one once that has taken this long.
+VERIFY_SAMPLES = 4
+VERIFY_SECONDS = 1.5
+
+
+def refuse_several(**origins: object) -> None:
+    """Ranges come from one place."""
+    names = {"calib": "calibration data", "stats": "a statistics file", "random_calib": "random calibration"}
+    given = [names[name] for name, value in origins.items() if value is not None]
+    if len(given) > 1:
+        first, *rest = given
+        raise ConfigError(f"{first[0].upper()}{first[1:]} and {' and '.join(rest)} are given; expected one of them.")
+
+
+def files_of(*data: object) -> list[Path]:
+    """The files among what was given as data."""
+    items = [i for one in data for i in (one if isinstance(one, (list, tuple)) else (one,))]
+    return [Path(item) for item in items if isinstance(item, (str, Path))]
+
+
+def open_any(calib: Data | None, random_calib: int | None, inputs: tuple[TensorInfo, ...]) -> Samples:
+    """Samples from data, or random ones.
+
+    Raises:
+        ConfigError: If neither is given: random data are never a silent stand-in.
+    """
+    from qtool.calibrate.samples import open_samples, random_samples
+
+    if random_calib is not None:
+        return random_samples(inputs, random_calib)
+    if calib is None:
+        raise ConfigError(
+            "Quantizing activations needs calibration data, and none was given.",
+            hint="Pass samples with --calib DATA.npz, or what 'qtool calibrate' saved with --stats STATS.npz; "
+            "--random-calib N tries the model out on random values.",
+        )
+    return open_samples(calib, inputs)
+
+
+def hashes_of(samples: Samples) -> list[str]:
+    """SHA-256 of each source of the samples."""
+    return [source.sha256 for source in samples.sources]
+
+
+def observe(model: ir.Model, tensors: Sequence[str], samples: Samples, **options: Any) -> Statistics:
+    """Statistics of the wanted tensors; infinities are counted here and judged by the plan."""
+    from qtool.calibrate.collect import collect
+    from qtool.calibrate.statistics import Statistics
+
+    if not tensors:  # weights only: nothing to run
+        return Statistics({}, 0)
+    proto, _, cleanup = as_proto(model)
+    try:
+        return collect(proto, tensors, samples, allow_inf=list(tensors), **options)
+    finally:
+        cleanup()
+
+
+def kept_batches(samples: Samples) -> tuple[tuple[Batch, ...], str | None]:
+    """The batches that a statistics file keeps for verification, and a remark if they are fewer than usual."""
+    from qtool.calibrate.statsfile import MAX_BATCH_BYTES
+
+    batches: list[Batch] = []
+    done = nbytes = 0
+    for rows, feeds in first_batches(samples, VERIFY_SAMPLES, float("inf")):
+        nbytes += sum(array.nbytes for array in feeds.values())
+        if nbytes > MAX_BATCH_BYTES:
+            return tuple(batches), (
+                f"Samples are large: {done or 'none'} of them {'is' if done == 1 else 'are'} kept in the statistics "
+                f"file, for the verification of a result."
+            )
+        batches.append((rows, dict(feeds)))
+        done += rows
+    return tuple(batches), None
+
+
+def first_batches(samples: Samples, count: int, seconds: float) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Batches of the first samples, the smallest there are; at least one, no further one after some seconds."""
+    done, start = 0, time.perf_counter()
+    for rows, feeds in samples.counted_batches(None):
+        yield rows, feeds
+        done += rows
+        if done >= count or time.perf_counter() - start > seconds:
+            return

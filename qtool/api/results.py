@@ -1,0 +1,144 @@
+"""What the API returns: values that can be printed, saved as JSON, and asked for numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qtool.config import QuantConfig
+from qtool.errors import EXIT_OK
+
+if TYPE_CHECKING:
+    import onnx
+
+    from qtool.plan import Plan, Skip
+    from qtool.runtime import TensorInfo
+
+
+@dataclass(frozen=True)
+class QuantizeResult:
+    """What :func:`quantize` did.
+
+    Attributes:
+        model_path: The quantized file; None for a dry run and for a result in memory.
+        model: The quantized model, if no output path was given and none could be derived.
+        plan: Every decision.
+        quantized: Nodes that are quantized, absorbed ones included.
+        total: Nodes of the prepared graph, subgraphs included.
+        by_op: Operator -> (quantized, all).
+        skips: Nodes that stay float, with reasons.
+        bytes_before: Size of the source model, external data included.
+        bytes_after: Size of the result; 0 for a dry run.
+        sqnr_db: Output name -> dB against the float model on the first calibration samples.
+        verified_samples: How many those were.
+        actions: What preparation did to the float graph.
+        notes: What a user should know.
+        seconds: Stage -> wall time.
+        peak_rss_bytes: Peak resident memory of the process.
+        config: The settings that took effect.
+        exit_code: What a command should exit with.
+        message: One line.
+    """
+
+    model_path: Path | None
+    model: onnx.ModelProto | None
+    plan: Plan
+    quantized: int
+    total: int
+    by_op: dict[str, tuple[int, int]]
+    skips: list[Skip]
+    bytes_before: int
+    bytes_after: int
+    sqnr_db: dict[str, float]
+    verified_samples: int
+    actions: tuple[str, ...]
+    notes: list[str]
+    seconds: dict[str, float]
+    peak_rss_bytes: int
+    config: QuantConfig
+    exit_code: int = EXIT_OK
+    message: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Strict-JSON-ready: infinities and NaN are strings."""
+        return {
+            "schema_version": 1,
+            "model": str(self.model_path) if self.model_path else None,
+            "message": self.message,
+            "exit_code": self.exit_code,
+            "quantized": self.quantized,
+            "total": self.total,
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "sqnr_db": {name: _json_number(value) for name, value in self.sqnr_db.items()},
+            "verified_samples": self.verified_samples,
+            "seconds": {stage: round(value, 4) for stage, value in self.seconds.items()},
+            "peak_rss_bytes": self.peak_rss_bytes,
+            "config": self.config.to_dict(),
+            "actions": list(self.actions),
+            "notes": list(self.notes),
+            "plan": self.plan.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What :func:`inspect` found.
+
+    Attributes:
+        nodes: (name, operator, ``quantize`` or ``float``, reason) of each node of the prepared graph.
+        by_op: Operator -> (would be quantized, all).
+        inputs: Of the model.
+        outputs: Of the model.
+        opset: Version of ai.onnx in the file.
+        ir_version: IR version of the file.
+        nbytes: File size, external data included.
+        weight_bytes: Bytes of all constants.
+        domains: Operator domains that the model imports.
+        quantized: Nodes that would be quantized, absorbed ones included.
+        total: Nodes of the prepared graph, those in subgraphs included, which have no row in ``nodes``.
+        actions: What preparation would do to the float graph.
+    """
+
+    nodes: list[tuple[str, str, str, str]]
+    by_op: dict[str, tuple[int, int]]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    opset: int
+    ir_version: int
+    nbytes: int
+    weight_bytes: int
+    domains: list[str]
+    quantized: int
+    total: int
+    actions: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+
+        def rows(infos: tuple[TensorInfo, ...]) -> list[dict[str, Any]]:
+            return [{"name": i.name, "dtype": i.dtype.name, "shape": list(i.shape)} for i in infos]
+
+        return {
+            "schema_version": 1,
+            "opset": self.opset,
+            "ir_version": self.ir_version,
+            "domains": self.domains,
+            "bytes": self.nbytes,
+            "weight_bytes": self.weight_bytes,
+            "inputs": rows(self.inputs),
+            "outputs": rows(self.outputs),
+            "quantized": self.quantized,
+            "total": self.total,
+            "by_operator": {op: {"quantized": q, "total": n} for op, (q, n) in self.by_op.items()},
+            "nodes": [
+                {"node": n, "op_type": op, "decision": decision, "reason": reason}
+                for n, op, decision, reason in self.nodes
+            ],
+            "actions": list(self.actions),
+        }
+
+
+def _json_number(value: float) -> float | str:
+    return value if value == value and abs(value) != float("inf") else str(value)

@@ -1,0 +1,92 @@
+"""Settings from what a caller gives, and a model that is prepared for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from qtool.config import QuantConfig
+from qtool.dtypes import qdtype
+from qtool.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+
+    from qtool.prepare.prepare import Prepared
+
+ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
+Progress: TypeAlias = Callable[[str, int, int], None]
+
+
+_QUANTIZED_OPS = frozenset(
+    (
+        "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger",
+        "MatMulInteger", "MatMulNBits", "QLinearAdd", "QGemm", "QAttention", "GatherBlockQuantized",
+    )
+)  # fmt: skip
+
+
+def resolve_config(config: QuantConfig | str | os.PathLike[str] | None, **options: Any) -> QuantConfig:
+    """Settings from a config or a TOML file, with the options that are not None on top.
+
+    Raises:
+        ConfigError: For an unreadable file, an unknown name, or an illegal value or combination.
+    """
+    from qtool.calibrate.methods import parse_method
+
+    base = QuantConfig() if config is None else config
+    if isinstance(base, (str, os.PathLike)):
+        base = QuantConfig.from_toml(Path(base))
+    if not isinstance(base, QuantConfig):
+        raise ConfigError(f"Config is {type(base).__name__}; expected a QuantConfig or the path of a TOML file.")
+    settings = base.with_options(**options)
+    parse_method(settings.method)
+    return settings
+
+
+def prepared_for(loaded: ir.Model, settings: QuantConfig) -> tuple[Prepared, QuantConfig, list[str]]:
+    """The prepared model, the settings that can be carried out on it, and what a user should know about that.
+
+    Weight scales per channel need a higher opset than one scale per tensor. Where the model cannot be raised that far,
+    but is high enough for the latter, that is what it gets.
+    """
+    prepared = _prepare_for(loaded, settings)
+    if prepared.obstacle is None or not settings.per_channel:
+        return prepared, settings, []
+    per_tensor = settings.with_options(per_channel=False)
+    again = _prepare_for(loaded, per_tensor)
+    if again.obstacle is not None:
+        return prepared, settings, []
+    return again, per_tensor, [f"weights have one scale per tensor, not per channel: {prepared.obstacle.message}"]
+
+
+def _prepare_for(loaded: ir.Model, settings: QuantConfig) -> Prepared:
+    from qtool.prepare.prepare import prepare
+    from qtool.runtime.capability import highest_quantizing_opset
+
+    floors = [
+        qdtype(settings.activations).floor(),
+        qdtype(settings.weights).floor(per_axis=settings.per_channel),
+    ]
+    opset = loaded.graph.opset_imports.get("", loaded.graph.opset_imports.get("ai.onnx", 0))
+    min_opset, min_ir = max(f[0] for f in floors), max(f[1] for f in floors)
+    return prepare(
+        loaded, min_opset=min_opset, min_ir=min_ir, max_opset=max(min_opset, highest_quantizing_opset(opset))
+    )
+
+
+def refuse_quantized(model: ir.Model, *, force: bool) -> None:
+    """Refuse a model that holds quantized operators already, unless ``force``.
+
+    Raises:
+        ModelError: If it does.
+    """
+    found = sorted({node.op_type for node in model.graph.all_nodes() if node.op_type in _QUANTIZED_OPS})
+    if found and not force:
+        raise ModelError(
+            f"The model is quantized already: it holds {', '.join(found)}.",
+            hint="Start from the float model; --force quantizes what is still float.",
+        )
