@@ -86,11 +86,16 @@ def test_several_files_and_arrays_in_memory(work):
 
 
 def test_a_model_with_external_data(tmp_path):
+    """The model names its data file, so both results have one name, in folders of their own."""
     save_external(mlp(64), tmp_path / "m.onnx", "m.weights")
-    np.savez(tmp_path / "c.npz", **samples(width=64))
-    qtool.calibrate(tmp_path / "m.onnx", tmp_path / "c.npz", output=tmp_path / "s.npz")
-    assert_same_bytes(tmp_path, tmp_path / "c.npz")
-    assert (tmp_path / "stats.onnx.data").read_bytes() == (tmp_path / "data.onnx.data").read_bytes()
+    data = samples(width=64)
+    qtool.calibrate(tmp_path / "m.onnx", data, output=tmp_path / "s.npz")
+    for name in ("data", "stats"):
+        (tmp_path / name).mkdir()
+    qtool.quantize(tmp_path / "m.onnx", data, output=tmp_path / "data" / "q.onnx")
+    qtool.quantize(tmp_path / "m.onnx", stats=tmp_path / "s.npz", output=tmp_path / "stats" / "q.onnx")
+    for name in ("q.onnx", "q.onnx.data"):
+        assert (tmp_path / "data" / name).read_bytes() == (tmp_path / "stats" / name).read_bytes()
 
 
 def test_a_model_in_memory_and_one_that_was_moved(work):
