@@ -6,9 +6,10 @@ the filled bins of each group again. The t of the smallest divergence wins; of e
 
 The histogram must be much finer than the levels: with as many bins as levels the search can only return the whole
 range. Here it has up to 4096 bins. An outlier can still leave the bulk of the data in fewer bins than levels, where
-TensorRT does not search; so short thresholds are searched too, and the divergence is that of the counts as they are,
-sum p log(p/q) - p + q, because normalised distributions of a few bins look alike however much was clipped. Exact
-zeros are left out: every quantizer represents them, and behind a Relu they would outweigh everything else.
+TensorRT does not search; so short thresholds are searched too where they cut outliers only, and the divergence is that
+of the counts as they are, sum p log(p/q) - p + q, because normalised distributions of a few bins look alike however
+much was clipped. Exact zeros are left out: every quantizer represents them, and behind a Relu they would outweigh
+everything else.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from qtool.dtypes import QDType
 from qtool.errors import ConfigError
 
 _CANDIDATES = 256
+# With fewer bins than levels Q equals P but for the clipped mass, however large the clipped values are: a threshold
+# that short must not cut more than outliers.
+_OUTLIERS = 1e-3
 
 
 def range_of(
@@ -63,6 +67,8 @@ def _best_length(counts: Floats, levels: int) -> int:
     # every length while bins are few, then evenly spaced ones, and always the whole
     few = np.arange(1, min(size, levels, _CANDIDATES) + 1)
     many = np.linspace(few[-1], size, _CANDIDATES).astype(np.int64)
+    clipped = 1.0 - np.cumsum(counts) / counts.sum()
+    few = few[clipped[few - 1] <= _OUTLIERS]
     lengths = np.unique(np.concatenate([few, many]))
     divergences = [_divergence(counts, int(length), levels) for length in lengths]
     best = min(divergences)
