@@ -1,11 +1,6 @@
-"""Decide: which nodes are quantized, through a fixed point over demand.
+"""Plan: rounds of deciding until nothing is taken back, then parameters.
 
-    1. COMPUTE nodes in graph order: what quantization is for. They want their inputs quantized.
-    2. What exists quantized anyway ("native"), forward from Convs.
-    3. FOLLOW nodes in reverse order: quantized only if a quantized node wants their output.
-    4. Products whose readers all read codes write codes; the others keep their float result.
-    5. Decisions that turn out not to pay, or that lack statistics, are vetoed, and 1-4 are done again.
-
+A decision that turns out not to pay, or that lacks statistics, is vetoed, and all nodes are decided again (decide.py).
 The same code runs before calibration (which tensors are wanted?) and after it (with which parameters?).
 """
 
@@ -19,13 +14,10 @@ import onnx_ir as ir
 from qtool.calibrate.statistics import Statistics
 from qtool.config import QuantConfig
 from qtool.plan.analysis import Graph, subgraph_nodes
+from qtool.plan.decide import Round, last_value
 from qtool.plan.ops import handlers
-from qtool.plan.ops.base import Phase, PlanContext, skip
-from qtool.plan.ops.clamp import ClampHandler
+from qtool.plan.ops.base import PlanContext
 from qtool.plan.ops.conv import multiplications, products_per_output, reason_not_to_pay
-from qtool.plan.ops.movers import MoverHandler
-from qtool.plan.ops.reasons import reason
-from qtool.plan.ops.rescale import absorbing_producer, rescale_factor
 from qtool.plan.plan import Decision, Form, Plan, Skip
 from qtool.plan.ranges import activation_parameters, shared_groups
 from qtool.plan.selection import Selection
@@ -62,7 +54,9 @@ def build_plan(
     graph = Graph(model.graph)
     state = _State()
     while True:
-        ctx, skips = _decide(graph, config, selection, statistics, state)
+        ctx = PlanContext(graph, config, selection, statistics, state.separate_joins)
+        current = Round(ctx, state.vetoes)
+        current.run()
         vetoes = _vetoes(ctx, state)
         if vetoes:
             state.vetoes.update(vetoes)
@@ -70,14 +64,14 @@ def build_plan(
         decisions = [ctx.decided[id(n)] for n in graph.nodes if id(n) in ctx.decided]
         values = _quantized_values(graph, decisions)
         if statistics is None:
-            return _plan(graph, decisions, skips, dict.fromkeys(values), [])
+            return _plan(graph, decisions, current.skips, dict.fromkeys(values), [])
         tensors = activation_parameters(graph, values, decisions, config, ctx.activation_dtype, statistics)
         joins = _joins_to_separate(graph, decisions, tensors)
         if joins:
             state.separate_joins |= joins
             continue
         decisions, notes = _with_weights(ctx, decisions, tensors)
-        return _plan(graph, decisions, skips, tensors, notes)
+        return _plan(graph, decisions, current.skips, tensors, notes)
 
 
 def _plan(
@@ -92,148 +86,6 @@ def _plan(
     total = len(graph.nodes) + subgraph_nodes(graph.ir)
     types = {n.name or "": n.op_type for n in graph.nodes if n.name in absorbed}
     return Plan(tuple(decisions), ordered, tensors, total, types, tuple(notes))
-
-
-def _decide(
-    graph: Graph, config: QuantConfig, selection: Selection, statistics: Statistics | None, state: _State
-) -> tuple[PlanContext, dict[int, Skip]]:
-    ctx = PlanContext(graph, config, selection, statistics, state.separate_joins)
-    skips: dict[int, Skip] = {}
-    follow: list[ir.Node] = []
-    for node in graph.nodes:
-        handler = handlers().get(node.op_type) if graph.is_default_domain(node) else None
-        why = selection.reason_to_skip(node) or state.vetoes.get(node.name or "")
-        if handler is None:
-            text, expected = reason(node.op_type, node.domain)
-            skips[id(node)] = skip(node, text, expected=expected)
-        elif why is not None:
-            skips[id(node)] = skip(node, why)
-        elif handler.phase is Phase.FOLLOW:
-            follow.append(node)
-        else:
-            answer = handler.plan(node, ctx)
-            if not isinstance(answer, Skip) and any(_is_behind_breaking(graph, tensor) for _, tensor in answer.inputs):
-                answer = skip(node, "its input comes from a dilated AveragePool, which the runtime would fuse wrongly")
-            if isinstance(answer, Skip):
-                skips[id(node)] = answer
-                continue
-            if handler.output_always_quantized:
-                answer = _with_output(ctx, node, answer, node.outputs[0])
-                ctx.native.update(answer.outputs)
-            for name in answer.absorbed:
-                ctx.absorbed[id(_by_name(graph, name))] = node
-            ctx.decided[id(node)] = answer
-            ctx.wanted.update(tensor for _, tensor in answer.inputs)
-    for node in follow:
-        if id(node) not in ctx.absorbed and handlers()[node.op_type].passes_native(node, ctx):
-            ctx.native.update(o.name or "" for o in node.outputs)
-    for node in reversed(follow):
-        if (
-            id(node) in ctx.absorbed
-            or _absorbed_by_producer(ctx, node, follow)
-            or _rescales_producer(ctx, node, follow)
-        ):
-            continue
-        _follow(ctx, node, skips)
-    for node in graph.nodes:
-        decision = ctx.decided.get(id(node))
-        if decision is not None and decision.form is Form.OPERATOR and not decision.outputs:
-            ctx.decided[id(node)] = _product_output(ctx, node, decision)
-    return ctx, skips
-
-
-def _is_behind_breaking(graph: Graph, tensor: str) -> bool:
-    """Whether a tensor comes, but for layout and clamping, from a node that must not stand between DQ and Q.
-
-    A QuantizeLinear behind such a node would complete the pattern that the runtime looks for, however the node itself
-    was decided; runtimes move a QuantizeLinear up through movers, and drop a Relu or Clip before it.
-    """
-    value = graph.values.get(tensor)
-    node = value.producer() if value is not None else None
-    while node is not None and graph.is_default_domain(node):
-        if graph.breaks_on_codes(node):
-            return True
-        vanishes = isinstance(handlers().get(node.op_type), (MoverHandler, ClampHandler))
-        if not (vanishes or node.op_type in ("Cast", "Dropout")) or not node.inputs or node.inputs[0] is None:
-            return False
-        node = node.inputs[0].producer()
-    return False
-
-
-def _follow(ctx: PlanContext, node: ir.Node, skips: dict[int, Skip]) -> None:
-    handler = handlers()[node.op_type]
-    answer = handler.plan(node, ctx)
-    behind = [n for n in ctx.graph.nodes if ctx.absorbed.get(id(n)) is node]
-    if isinstance(answer, Skip):
-        skips[id(node)] = answer
-        for clamp in behind:  # it was to be part of this node
-            del ctx.absorbed[id(clamp)]
-            skips[id(clamp)] = skip(clamp, "its producer stays float", expected=True)
-        return
-    factor = rescale_factor(behind[0], ctx) if behind else None
-    if factor is not None:
-        name, output = behind[0].name or "", behind[0].outputs[0].name or ""
-        answer = replace(answer, outputs=(output,), absorbed=(name,), rescale=factor)
-    elif behind:
-        answer = _with_output(ctx, node, answer, node.outputs[0])
-    ctx.decided[id(node)] = answer
-    ctx.wanted.update(tensor for _, tensor in answer.inputs)
-
-
-def _absorbed_by_producer(ctx: PlanContext, node: ir.Node, follow: list[ir.Node]) -> bool:
-    """Whether a wanted Relu or Clip becomes part of the elementwise operator before it."""
-    if node.op_type not in ("Relu", "Clip") or not ctx.is_wanted(node.outputs[0]):
-        return False
-    producer = node.inputs[0].producer() if node.inputs[0] is not None else None
-    if producer is None or not any(producer is n for n in follow) or not ctx.is_native(producer.outputs[0]):
-        return False
-    if not handlers()[producer.op_type].absorbs_clamps:
-        return False
-    clamp = ctx.absorbable(producer.outputs[0])
-    if clamp is None or clamp.node is not node:
-        return False
-    ctx.absorbed[id(node)] = producer
-    ctx.wanted.add(producer.outputs[0].name or "")
-    return True
-
-
-def _rescales_producer(ctx: PlanContext, node: ir.Node, follow: list[ir.Node]) -> bool:
-    """Whether a wanted division by a constant becomes part of the elementwise operator before it."""
-    if not ctx.is_wanted(node.outputs[0]):
-        return False
-    producer = absorbing_producer(node, ctx)
-    if producer is None or not any(producer is n for n in follow):
-        return False
-    ctx.absorbed[id(node)] = producer
-    ctx.wanted.add(producer.outputs[0].name or "")
-    return True
-
-
-def _with_output(ctx: PlanContext, node: ir.Node, decision: Decision, output: ir.Value) -> Decision:
-    """The decision with a quantized output, and with the Relu or Clip behind it absorbed where that is possible."""
-    clamp = ctx.absorbable(output) if handlers()[node.op_type].absorbs_clamps else None
-    if clamp is None:
-        return replace(decision, outputs=(output.name or "",))
-    name = clamp.node.name or ""
-    return replace(
-        decision, outputs=(clamp.node.outputs[0].name or "",), absorbed=(*decision.absorbed, name), clip=name
-    )
-
-
-def _product_output(ctx: PlanContext, node: ir.Node, decision: Decision) -> Decision:
-    """Quantize the result of a product only where its float form is needed by nobody.
-
-    A plain MatMul that ends the graph is quantized like any other: that is the operator's own form. A bias is worth
-    more than that, so with one the result stays float.
-    """
-    output = _by_name(ctx.graph, decision.absorbed[-1]).outputs[0] if decision.absorbed else node.outputs[0]
-    whole = _with_output(ctx, node, decision, output)
-    for candidate in (whole, replace(decision, outputs=(output.name or "",))):
-        value = _by_name(ctx.graph, candidate.absorbed[-1]).outputs[0] if candidate.absorbed else node.outputs[0]
-        last = value.is_graph_output() and not list(value.uses()) and decision.bias is None and node.op_type == "MatMul"
-        if ctx.all_readers_quantized(value) or last:
-            return candidate
-    return decision
 
 
 def _vetoes(ctx: PlanContext, state: _State) -> dict[str, str]:
@@ -256,7 +108,7 @@ def _vetoes(ctx: PlanContext, state: _State) -> dict[str, str]:
 def _reason_not_to_pay(ctx: PlanContext, node: ir.Node, decision: Decision, total: int | None) -> str | None:
     if not handlers()[node.op_type].output_always_quantized:
         return None
-    value = _by_name(ctx.graph, decision.absorbed[-1]).outputs[0] if decision.absorbed else node.outputs[0]
+    value = last_value(ctx.graph, node, decision)
     if ctx.is_wanted(value) or value.is_graph_output():
         return None
     return reason_not_to_pay(node, ctx, total)
@@ -287,10 +139,6 @@ def _total_multiplications(ctx: PlanContext) -> int | None:
     return total
 
 
-def _by_name(graph: Graph, name: str) -> ir.Node:
-    return graph.by_name[name]
-
-
 def _quantized_values(graph: Graph, decisions: list[Decision]) -> dict[str, ir.Value]:
     """The activations that some decision reads or writes quantized, in graph order."""
     names = {t for d in decisions for _, t in d.inputs} | {t for d in decisions for t in d.outputs}
@@ -311,7 +159,7 @@ def _joins_to_separate(graph: Graph, decisions: list[Decision], tensors: Mapping
     for decision in decisions:
         if decision.clip is None:
             continue
-        clamp = graph.clamp(_by_name(graph, decision.clip))
+        clamp = graph.clamp(graph.by_name[decision.clip])
         assert clamp is not None, "Bug: absorbed something that does not clamp"
         low, high = tensors[decision.outputs[0]].range
         if low < clamp.low or high > clamp.high * (1.0 + 1e-6):
@@ -334,7 +182,7 @@ def _with_weights(
     notes: list[str] = []
     repairs: dict[str, int] = {}
     for decision in decisions:
-        node = _by_name(ctx.graph, decision.node)
+        node = ctx.graph.by_name[decision.node]
         weights = []
         for weight in decision.weights:
             value = node.inputs[weight.index]
@@ -351,7 +199,7 @@ def _with_weights(
             weights.append(replace(weight, params=params))
         note = decision.note
         if decision.bias is not None and decision.form is Form.OPERATOR:
-            holder = _by_name(ctx.graph, decision.bias.node)
+            holder = ctx.graph.by_name[decision.bias.node]
             bias = holder.inputs[decision.bias.index]
             assert bias is not None, "Bug: a planned bias is missing"
             scale = float(tensors[decision.inputs[0][1]].scale)
