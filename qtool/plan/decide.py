@@ -89,6 +89,7 @@ class Round:
                 ctx.native.update(answer.outputs)
             for name in answer.absorbed:
                 ctx.absorbed[id(ctx.graph.by_name[name])] = node
+            ctx.read_by_products.update(tensor for _, tensor in answer.inputs)
             self._accept(node, answer)
 
     def _decide_follower(self, node: ir.Node) -> None:

@@ -657,3 +657,34 @@ def test_operators_between_convs(form, pool):
     checked = quantize_and_check(model, {"x": normal(4, 4, 6, 6, seed=2)}, format=form, agreement_db=28)
     assert checked.quantized() == ["c1", "op", "c2"]
     assert checked.sqnr() >= 26
+
+
+@formats
+def test_a_skip_connection_from_what_a_conv_reads_anyway(form):
+    """The input is quantized for the Conv: the Add takes the same codes instead of breaking the chain."""
+    model = build(
+        """m (float[N,4,6,6] x) => (float[N,4,6,6] y) {
+            [c1] a = Conv<pads=[1,1,1,1]>(x, w)
+            [add] b = Add(a, x)
+            [c2] y = Conv<pads=[1,1,1,1]>(b, w)
+        }""",
+        {"w": normal(4, 4, 3, 3, scale=0.2)},
+    )
+    checked = quantize_and_check(model, {"x": normal(4, 4, 6, 6, seed=2)}, format=form)
+    assert checked.quantized() == ["c1", "add", "c2"]
+    assert checked.sqnr() >= 30
+
+
+@formats
+def test_a_skip_connection_that_only_the_add_reads_stays_float(form):
+    model = build(
+        """m (float[N,4,6,6] x, float[N,4,6,6] z) => (float[N,4,6,6] y) {
+            [c1] a = Conv<pads=[1,1,1,1]>(x, w)
+            [add] b = Add(a, z)
+            [c2] y = Conv<pads=[1,1,1,1]>(b, w)
+        }""",
+        {"w": normal(4, 4, 3, 3, scale=0.2)},
+    )
+    checked = quantize_and_check(model, {"x": normal(4, 4, 6, 6, seed=2), "z": normal(4, 4, 6, 6, seed=3)}, format=form)
+    assert "add" not in checked.quantized()
+    assert "its inputs exist in float" in checked.reason("add")

@@ -42,6 +42,7 @@ class PlanContext:
         selection: Include and exclude patterns.
         statistics: Of the calibration run; None while the wanted tensors are still being found out.
         wanted: Tensors that a quantized node reads.
+        read_by_products: Tensors that a COMPUTE node reads: they are quantized whatever FOLLOW nodes turn out to be.
         native: Tensors that a quantized node can write quantized without loss, because their producer's result only
             exists quantized (a Conv's output, and whatever is derived from one).
         decided: Decisions so far, by node identity.
@@ -65,6 +66,7 @@ class PlanContext:
         self.activation_dtype: QDType = qdtype(config.activations)
         self.weight_dtype: QDType = qdtype(config.weights)
         self.wanted: set[str] = set()
+        self.read_by_products: set[str] = set()
         self.native: set[str] = set()
         self.decided: dict[int, Decision] = {}
         self.absorbed: dict[int, ir.Node] = {}

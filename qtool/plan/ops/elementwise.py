@@ -50,12 +50,14 @@ class ElementwiseHandler(Handler):
         )
 
     def passes_native(self, node: ir.Node, ctx: PlanContext) -> bool:
-        """See :meth:`Handler.passes_native`: all activations exist quantized, gates of one value per channel aside."""
-        if ctx.graph.breaks_on_codes(node):
-            return False
-        activations = [v for v in node.inputs if ctx.graph.constant(v) is None]
-        native = [v for v in activations if ctx.is_native(v)]
-        return bool(native) and all(ctx.is_native(v) or _is_gate(v, ctx) for v in activations)
+        """See :meth:`Handler.passes_native`: at least one activation exists quantized, and the others cost little.
+
+        Little costs what a product reads anyway (the skip connection around a Conv), and a gate of one value a channel.
+        """
+        activations = [v for v in node.inputs if v is not None and ctx.graph.constant(v) is None]
+        return any(ctx.is_native(v) for v in activations) and all(
+            ctx.is_native(v) or v.name in ctx.read_by_products or _is_gate(v, ctx) for v in activations
+        )
 
 
 def _is_gate(value: ir.Value | None, ctx: PlanContext) -> bool:
