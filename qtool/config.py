@@ -1,7 +1,7 @@
 """What a user can ask for: one frozen, validated value; TOML in, dict out.
 
 The config says what the result shall be. How the work is done (threads, progress, overwriting) is an argument of the
-functions in api.py, because it must not change a byte of the result.
+functions in api/, because it must not change a byte of the result.
 """
 
 from __future__ import annotations

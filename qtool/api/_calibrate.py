@@ -69,10 +69,13 @@ def calibrate(
         check_statistics_destination(
             destination, source, force=force, source_data=external_files(loaded), inputs=files_of(data)
         )
-    prepared, settings, _ = prepared_for(loaded, settings)
+    prepared, settings, remarks = prepared_for(loaded, settings)
     if tensors is None:
         selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
-        tensors = list(build_plan(prepared.model, settings, selection).tensors)
+        plan = build_plan(prepared.model, settings, selection)
+        if plan.decisions and prepared.obstacle is not None:
+            raise prepared.obstacle  # statistics for a model that quantize() would then refuse
+        tensors = list(plan.tensors)
     samples = open_any(data, None, inputs_of(loaded))
     statistics = observe(
         prepared.model,
@@ -82,7 +85,7 @@ def calibrate(
         num_threads=num_threads,
         progress=Clock(progress).progress("calibrate"),
     )
-    notes = samples.notes
+    notes = (*remarks, *samples.notes)
     if destination is not None:
         batches, remark = kept_batches(samples)
         notes += () if remark is None else (remark,)

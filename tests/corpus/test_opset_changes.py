@@ -145,6 +145,8 @@ def test_an_obstacle_is_raised_only_where_it_matters(form):
     model.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [2, 4]))
     with pytest.raises(ModelError, match=r"Operator Scan .* from opset 8 to 13: it had a batch axis"):
         qtool.quantize(model, feeds, format=form)
+    with pytest.raises(ModelError, match=r"Operator Scan"):
+        qtool.calibrate(model, feeds)
 
 
 def test_prepare_reports_the_obstacle():
