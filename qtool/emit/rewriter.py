@@ -7,6 +7,7 @@ a tensor that now only exists quantized to its dequantized form, under its old n
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from qtool.prepare.graph_edits import ORIGIN_KEY, NameAllocator
 from qtool.qparams import QParams
 
 
-class Rewriter:
+class Rewriter(ABC):
     """Base of the emitters. A subclass says which decisions become integer operators.
 
     Args:
@@ -49,17 +50,17 @@ class Rewriter:
         self._weights: dict[str, ir.Value] = {}
         self._quantizers: set[int] = set()  # QuantizeLinear nodes that were added: they read float values on purpose
         self._written: set[str] = set()  # tensors whose codes an integer operator writes: they have no float form
-        self._dead: list[ir.Node] = []
+        self._dead: dict[ir.Node, None] = {}  # replaced nodes, in order; they leave the graph at the end
 
     # ------------------------------------------------------------------------------------------------ to be specialized
 
+    @abstractmethod
     def is_integer_operator(self, decision: Decision) -> bool:
         """Whether the decision becomes an operator that reads and writes codes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def integer_operator(self, decision: Decision) -> None:
         """Write a decision as that operator."""
-        raise NotImplementedError
 
     # -------------------------------------------------------------------------------------------------------- the whole
 
@@ -77,9 +78,8 @@ class Rewriter:
         for decision in self.plan.decisions:
             for name in decision.outputs:
                 self._hand_over(name)
-        doomed = self._dead
-        if doomed:
-            self.graph.remove(doomed, safe=True)
+        if self._dead:
+            self.graph.remove(list(self._dead), safe=True)
         if self.opset >= 21 and any(p is not None and p.dtype.name == "int8" for p in self.plan.tensors.values()):
             sink_dequantizers(self.graph, self.names)
         common_passes.RemoveUnusedNodesPass()(self.model)
@@ -190,7 +190,7 @@ class Rewriter:
         wider = QParams(params.dtype, scale, params.zero_point, params.granularity)
         self._codes[name] = self._quantize(value.name or "", wider, base=name)
         self._written.add(name)
-        self._dead += [self._nodes[absorbed] for absorbed in decision.absorbed]
+        self._dead.update(dict.fromkeys(self._nodes[absorbed] for absorbed in decision.absorbed))
 
     def weight(self, node: ir.Node, index: int, decision: Decision) -> QuantizedConstant:
         """A constant operand, quantized as planned."""
@@ -269,4 +269,4 @@ class Rewriter:
         for name, value in zip(decision.outputs, outputs, strict=True):
             self._codes[name] = value
             self._written.add(name)
-        self._dead += [old, *(self._nodes[name] for name in decision.absorbed)]
+        self._dead.update(dict.fromkeys([old, *(self._nodes[name] for name in decision.absorbed)]))

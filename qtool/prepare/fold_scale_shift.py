@@ -7,6 +7,8 @@ The new weight and bias are new initializers: the old ones may have other reader
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 import numpy as np
 import onnx_ir as ir
 
@@ -35,6 +37,7 @@ class FoldIntoWeightsPass(PreparePass):
 
     operators: tuple[str, ...] = ()
 
+    @abstractmethod
     def scale_and_shift(
         self, node: ir.Node, follower: ir.Node, channels: int, rank: int
     ) -> tuple[np.ndarray, np.ndarray] | None:
@@ -46,7 +49,6 @@ class FoldIntoWeightsPass(PreparePass):
             channels: The number of output channels.
             rank: The rank of the operator's output; the channel axis is 1.
         """
-        raise NotImplementedError
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Walk the top graph once; a chain behind one operator is folded link by link."""

@@ -32,11 +32,12 @@ class PreparePass(ir.passes.InPlacePass):
     @property
     def actions(self) -> tuple[str, ...]:
         """Human lines; empty when nothing happened."""
-        return (self.describe(),) if self.count else ()
+        line = self.describe() if self.count else None
+        return () if line is None else (line,)
 
-    def describe(self) -> str:
-        """One line for ``count`` changes."""
-        raise NotImplementedError
+    def describe(self) -> str | None:
+        """One line for ``count`` changes; None if they are not worth one."""
+        return None
 
 
 def is_onnx_op(node: ir.Node | None, *op_types: str) -> bool:
