@@ -32,6 +32,9 @@ WEIGHT_DTYPES = (
 # (activations, weights) that QLinearMatMul and QLinearConv exist for: emission.md 3
 QLINEAR_PAIRS = (("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8"))
 
+EIGHT_BIT = ("uint8", "int8")
+TWO_BIT = ("int2", "uint2")
+
 
 @dataclass(frozen=True)
 class QuantConfig:
@@ -78,7 +81,14 @@ class QuantConfig:
             raise ConfigError(
                 f"Format qlinear has no operator for {self.activations} activations with {self.weights} weights; "
                 f"expected activations/weights of {pairs}.",
-                hint="Use --format qdq, which takes every pair.",
+                hint="Use --format qdq, which takes other pairs.",
+            )
+        if self.weights in TWO_BIT and self.activations in EIGHT_BIT:
+            others = ", ".join(w for w in WEIGHT_DTYPES if w not in TWO_BIT)
+            raise ConfigError(
+                f"Weights of {self.weights} do not go with {self.activations} activations: onnxruntime would fuse them "
+                "into an 8-bit operator that it then refuses; expected uint16 or int16 activations.",
+                hint=f"Use --activations uint16, or weights of {others}.",
             )
 
     def to_dict(self) -> dict[str, Any]:

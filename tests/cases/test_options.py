@@ -22,6 +22,7 @@ from qtool.__main__ import main
 from qtool.config import ACTIVATION_DTYPES, FORMATS, WEIGHT_DTYPES
 from qtool.errors import ConfigError
 from tests.cases.files_support import metadata, mlp, model, random, samples, snapshot
+from tests.models import build, normal
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,6 +87,7 @@ def made(name: str) -> bytes:
         (["--activations", "int16"], ["uint8/int8", "uint8/uint8", "int8/int8", "--format qdq"]),
         (["--weights", "int16"], ["uint8/int8", "uint8/uint8", "int8/int8", "--format qdq"]),
         (["--weights", "int4"], ["uint8/int8", "uint8/uint8", "int8/int8", "--format qdq"]),
+        (["--format", "qdq", "--weights", "int2"], ["uint16", "int16", "int8", "uint4"]),
         (["--dtype", "banana"], ["--help"]),
     ],
 )
@@ -106,6 +108,25 @@ def test_c51_qdq_takes_what_qlinear_cannot(work):
         result = qtool.quantize("m.onnx", "c.npz", output="q.onnx", format="qdq", activations=activations,
                                 weights=weights, force=True)  # fmt: skip
         assert result.quantized == 3
+
+
+@pytest.mark.parametrize("activations", ACTIVATION_DTYPES)
+@pytest.mark.parametrize("weights", WEIGHT_DTYPES)
+def test_every_pair_of_types_that_is_accepted_loads(weights, activations):
+    """Products with and without a bias, in the middle and at the end: what onnxruntime fuses differs between them."""
+    try:
+        config = QuantConfig(format="qdq", weights=weights, activations=activations)
+    except ConfigError:
+        assert weights in ("int2", "uint2")
+        assert activations in ("uint8", "int8")
+        return
+    model = build(
+        """m (float[N,16] x) => (float[N,16] y) {
+            a = MatMul(x, w) b = MatMul(a, w) c = Add(b, d) r = Relu(c) g = Gemm(r, w, d) y = MatMul(g, w)
+        }""",
+        {"w": normal(16, 16, scale=0.3), "d": normal(16)},
+    )
+    assert qtool.quantize(model, {"x": normal(4, 16, seed=1)}, config=config).quantized == 6
 
 
 # ---------------------------------------------------------------------------------- C52 every flag changes something
