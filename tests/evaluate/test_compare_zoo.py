@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,13 @@ from qtool.calibrate.samples import open_samples
 from qtool.evaluate.compare import compare
 from qtool.runtime import create_session
 
-ZOO = os.environ.get("QTOOL_ZOO")
-
 
 @pytest.mark.zoo
-@pytest.mark.skipif(ZOO is None, reason="QTOOL_ZOO does not name the model zoo")
 @pytest.mark.parametrize(
     ("name", "samples", "top1"), [("digits_resnet_bn", 500, 1.0), ("digits_vit", 500, 0.986), ("mnist_cnn", 600, 0.95)]
 )
-def test_float_scores(name: str, samples: int, top1: float) -> None:
-    path = Path(str(ZOO)) / f"{name}.onnx"
+def test_float_scores(name: str, samples: int, top1: float, zoo: Path) -> None:
+    path = zoo / f"{name}.onnx"
     data = open_samples(path.with_name(f"{name}_eval.npz"), create_session(path).inputs, labels=["labels"])
     report = compare(path, path, data, labels="labels", latency=False, num_threads=1)
     (output,) = report.outputs

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -13,12 +11,10 @@ import onnxruntime
 import pytest
 
 from qtool.prepare import load_model, prepare
+from tests.conftest import zoo_folder
 
-ZOO = Path(os.environ.get("QTOOL_ZOO", ""))
-pytestmark = [
-    pytest.mark.zoo,
-    pytest.mark.skipif("QTOOL_ZOO" not in os.environ, reason="QTOOL_ZOO does not name the folder of the model zoo"),
-]
+ZOO = zoo_folder()
+pytestmark = pytest.mark.zoo
 
 # What must be left, or gone, of the operators that the passes are about.
 EXPECTED = {
