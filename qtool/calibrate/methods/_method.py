@@ -7,6 +7,7 @@ from typing import Protocol
 
 from qtool.calibrate.statistics import TensorStatistics
 from qtool.dtypes import QDType
+from qtool.errors import ConfigError
 
 
 class RangeOf(Protocol):
@@ -35,6 +36,18 @@ class Method:
     needs_histogram: bool
     default: float | None = None
     limits: tuple[float, float] = (0.0, 0.0)
+
+
+def require_integer(name: str, dtype: QDType) -> None:
+    """Refuse element types whose codes are not evenly spaced.
+
+    Raises:
+        ConfigError: If the type is no integer.
+    """
+    if not dtype.is_integer:
+        raise ConfigError(
+            f"Range method '{name}' is defined for integer types, not {dtype.name}.", hint="Use method minmax."
+        )
 
 
 def observed_range(stats: TensorStatistics) -> tuple[float, float]:

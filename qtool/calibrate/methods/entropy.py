@@ -17,10 +17,9 @@ from __future__ import annotations
 import numpy as np
 
 from qtool.calibrate.methods._bins import Floats
-from qtool.calibrate.methods._method import Method, observed_range
+from qtool.calibrate.methods._method import Method, observed_range, require_integer
 from qtool.calibrate.statistics import TensorStatistics
 from qtool.dtypes import QDType
-from qtool.errors import ConfigError
 
 _CANDIDATES = 256
 # With fewer bins than levels Q equals P but for the clipped mass, however large the clipped values are: a threshold
@@ -37,10 +36,7 @@ def range_of(
         ConfigError: If the type is no integer.
     """
     del parameter
-    if not dtype.is_integer:
-        raise ConfigError(
-            f"Range method 'entropy' is defined for integer types, not {dtype.name}.", hint="Use method minmax."
-        )
+    require_integer("entropy", dtype)
     low, high = observed_range(stats)
     if low == high:
         return low, high

@@ -14,10 +14,9 @@ from __future__ import annotations
 import numpy as np
 
 from qtool.calibrate.methods._bins import Bins, Floats, filled_bins, folded, mirrored
-from qtool.calibrate.methods._method import Method, observed_range
+from qtool.calibrate.methods._method import Method, observed_range, require_integer
 from qtool.calibrate.statistics import TensorStatistics
 from qtool.dtypes import QDType
-from qtool.errors import ConfigError
 
 _COARSE = np.array([2.0**-k for k in np.arange(0.0, 12.1, 0.5)])  # outliers lie orders of magnitude beyond the bulk
 _FINE = np.linspace(-1.0, 1.0, 5)
@@ -34,10 +33,7 @@ def range_of(
         ConfigError: If the type is no integer.
     """
     del parameter
-    if not dtype.is_integer:
-        raise ConfigError(
-            f"Range method 'mse' is defined for integer types, not {dtype.name}.", hint="Use method minmax."
-        )
+    require_integer("mse", dtype)
     low, high = observed_range(stats)
     if low == high:
         return low, high
