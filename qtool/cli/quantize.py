@@ -168,7 +168,11 @@ def quantize(
     ] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Overwrite the output file if it exists.", rich_help_panel=opt.RUN),
+        typer.Option(
+            "--force",
+            help="Overwrite the output file if it exists; accept a model that holds quantized operators already.",
+            rich_help_panel=opt.RUN,
+        ),
     ] = False,
     dry_run: Annotated[
         bool,
