@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from qtool.calibrate.samples import Data
     from qtool.calibrate.statsfile import Batch
     from qtool.plan import Plan
+
+USELESS_DB = 10.0  # output SQNR below which no task metric survives
 
 
 def quantize(
@@ -192,6 +194,7 @@ def quantize(
             finally:
                 cleanup()
         notes += published.notes
+        notes += _quality_notes(published.sqnr_db)
     notes += plan.notes
     where = f" -> {published.path}" if published.path else ""
     return QuantizeResult(
@@ -238,6 +241,20 @@ def _provenance(
     else:
         record["calibration.sha256"] = list(hashes)
     return record
+
+
+def _quality_notes(sqnr_db: Mapping[str, float]) -> list[str]:
+    """A line if an output is so far from the float model that the file is of little use."""
+    poor = {name: value for name, value in sqnr_db.items() if value < USELESS_DB}
+    if not poor:
+        return []
+    name = min(poor, key=lambda output: poor[output])
+    others = f" ({len(poor) - 1} more outputs are)" if len(poor) > 1 else ""
+    text = (
+        f"output '{name}' is {poor[name]:.1f} dB from the float model on the calibration samples; below "
+        f"{USELESS_DB:.0f} dB a model is usually broken{others}. Try --method mse, or leave nodes float with --exclude."
+    )
+    return [text]
 
 
 def _why_nothing(plan: Plan) -> str:

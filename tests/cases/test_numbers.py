@@ -316,3 +316,15 @@ def test_a_file_and_memory_give_the_same_model(tmp_path: Path):
     assert result.model_path == tmp_path / "q.onnx"
     memory: Checked = quantize_and_check(model, samples)
     assert onnx.load(result.model_path).graph == memory.model.graph
+
+
+@pytest.mark.parametrize(("weights", "poor"), [("int8", False), ("int2", True)])
+def test_an_output_that_is_lost_is_said_aloud(weights, poor):
+    """Two bits leave a dense layer some 4 dB: the file is valid, and of no use."""
+    model = build("m (float[N,64] x) => (float[N,32] y) { y = MatMul(x, w) }", {"w": normal(64, 32)})
+    result = qtool.quantize(model, {"x": normal(8, 64, seed=1)}, format="qdq", activations="uint16", weights=weights)
+    assert (result.sqnr_db["y"] < 10) is poor
+    notes = [note for note in result.notes if "usually broken" in note]
+    assert bool(notes) is poor
+    if poor:
+        assert notes[0].startswith(f"output 'y' is {result.sqnr_db['y']:.1f} dB from the float model")
