@@ -68,7 +68,7 @@ class Constants:
 
         def codes() -> npt.NDArray[Any]:
             return kernels.quantize(
-                np.ascontiguousarray(tensor.numpy()),
+                tensor.numpy(),  # of any strides; making it contiguous would give a scalar a dimension
                 params.scale,
                 params.zero_point,
                 axis=1 if axis is None else axis,
