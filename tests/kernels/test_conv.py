@@ -14,6 +14,8 @@ from qtool import kernels, reference
 from qtool.errors import KernelError
 from tests.kernels.oracle import PAIRS, f32, random_codes, run_ort
 
+pytestmark = pytest.mark.usefixtures("isa")
+
 pair = pytest.mark.parametrize(("tx", "tw"), PAIRS, ids=lambda t: t.__name__)
 
 

@@ -27,6 +27,8 @@ from tests.kernels.elementwise import (
     scalar,
 )
 
+pytestmark = pytest.mark.usefixtures("isa")
+
 BOTH = pytest.mark.parametrize(
     "dequantize", [kernels.dequantize, reference.dequantize_linear], ids=["kernels", "reference"]
 )

@@ -14,6 +14,8 @@ from qtool import kernels, reference
 from qtool.errors import KernelError
 from tests.kernels.oracle import f32, run_ort
 
+pytestmark = pytest.mark.usefixtures("isa")
+
 FLOATS = st.floats(width=32)  # NaN, infinities and subnormal numbers included
 both = pytest.mark.parametrize("module", [kernels, reference], ids=["kernels", "reference"])
 

@@ -7,28 +7,14 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from qtool import kernels, reference
+from tests.kernels.conftest import ISAS
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-ISAS = ("scalar", "avx2", "avxvnni", "avx512vnni", "amx_int8")
 FEATURES = {"avx2", "avx_vnni", "avx512f", "avx512dq", "avx512bw", "avx512vl", "avx512_vnni", "amx_tile", "amx_int8"}
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    info = kernels.isa_info()
-    if request.param not in info.supported:
-        pytest.skip(f"this processor has no {request.param}")
-    kernels.cap_isa(request.param)
-    yield request.param
-    kernels.cap_isa(info.cap)
 
 
 @pytest.mark.skipif(

@@ -15,6 +15,8 @@ from qtool import kernels, reference
 from qtool.errors import KernelError
 from tests.kernels.oracle import PAIRS, f32, random_codes, run_ort
 
+pytestmark = pytest.mark.usefixtures("isa")
+
 EDGES_OF_K = [0, 1, 3, 4, 5, 63, 64, 65, 130]  # around every block of every instruction set
 pair = pytest.mark.parametrize(("ta", "tb"), PAIRS, ids=lambda t: t.__name__)
 

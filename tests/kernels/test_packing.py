@@ -11,6 +11,8 @@ from qtool.dtypes import QDTYPES
 from qtool.errors import KernelError
 from tests.kernels.elementwise import all_codes, raw
 
+pytestmark = pytest.mark.usefixtures("isa")
+
 EVERY_TYPE = pytest.mark.parametrize("dtype", QDTYPES.values(), ids=QDTYPES)
 
 

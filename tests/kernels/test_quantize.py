@@ -23,6 +23,8 @@ from tests.kernels.elementwise import (
     scalar,
 )
 
+pytestmark = pytest.mark.usefixtures("isa")
+
 INF = np.inf
 NAN = np.nan
 BOTH = pytest.mark.parametrize("quantize", [kernels.quantize, reference.quantize_linear], ids=["kernels", "reference"])

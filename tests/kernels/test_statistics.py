@@ -11,6 +11,8 @@ from qtool import kernels, reference
 from qtool.errors import KernelError
 from tests.kernels.elementwise import BFLOAT16, E8M0, FLOATS, SPECIAL, floats
 
+pytestmark = pytest.mark.usefixtures("isa")
+
 INF = np.inf
 NAN = np.nan
 
