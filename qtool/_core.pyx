@@ -1314,3 +1314,55 @@ def dynamic_quantize(
         qt_quantize_u8(x_data + _min(t * share, n), _max(0, _min(share, n - t * share)), scale, zero,
                        y_data + _min(t * share, n))
     return scale, zero
+
+
+# ------------------------------------------------------------------------------------------------------------ ceilings
+#
+# What the units of this processor do at most, for the benchmark. One thread; the cap of set_isa() does not matter here.
+
+cdef extern from "_kernels/amx_permission.h" nogil:
+    int qt_request_amx()
+
+
+cdef extern from "_kernels/peak.h" nogil:
+    ctypedef struct qt_peak:
+        const char *name
+        qt_isa isa
+        int64_t operations
+        void (*run)(Py_ssize_t) noexcept nogil
+    const qt_peak *QT_PEAKS
+    const int QT_PEAK_COUNT
+
+
+def peak(str name, double seconds):
+    """Operations per second of the dot-product instruction `name` on registers, measured for about `seconds`.
+
+    None if this processor, or its operating system, does not have the instruction.
+    """
+    from time import perf_counter
+    cdef const qt_peak *row
+    cdef uint32_t needed
+    cdef int i
+    cdef Py_ssize_t turns = 1000
+    cdef double start, spent, total = 0, done = 0
+    for i in range(QT_PEAK_COUNT):
+        row = &QT_PEAKS[i]
+        if row.name.decode() != name:
+            continue
+        needed = QT_ISAS[<int>row.isa].mask
+        if _features & needed != needed or (<int>row.isa == QT_ISA_COUNT - 1 and not qt_request_amx()):
+            return None
+        with nogil:
+            row.run(turns)   # the first wide instructions run while the core still wakes their units
+        while total < seconds:
+            start = perf_counter()
+            with nogil:
+                row.run(turns)
+            spent = perf_counter() - start
+            if spent < 1e-4:   # too short for the clock
+                turns *= 4
+                continue
+            total += spent
+            done += <double>turns * <double>row.operations
+        return done / total
+    return None

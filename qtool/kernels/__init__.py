@@ -4,6 +4,7 @@ Only this package imports ``qtool._core``, and other code imports only what is n
 the same semantics in :mod:`qtool.reference`, which it equals bit for bit.
 """
 
+from qtool.kernels.ceilings import peak
 from qtool.kernels.elementwise import (
     MinMax,
     absmax,
@@ -40,6 +41,7 @@ __all__ = [
     "matmul_integer",
     "min_max",
     "pack",
+    "peak",
     "qlinear_conv",
     "qlinear_matmul",
     "quantize",
