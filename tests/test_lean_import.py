@@ -41,6 +41,7 @@ def modules_after(code: str) -> set[str]:
         "from qtool.__main__ import main; assert main(['--help']) == 0",
         "from qtool.__main__ import main; assert main(['quantize', '--help']) == 0",
         "from qtool.__main__ import main; assert main(['calibrate', '--help']) == 0",
+        "from qtool.__main__ import main; assert main(['bench', 'kernels', '--help']) == 0",
         "from qtool.__main__ import main; assert main(['--version']) == 0",
         "from qtool.__main__ import main; assert main(['quantise']) == 2",
     ],
