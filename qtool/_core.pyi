@@ -54,6 +54,7 @@ def dequantize(
     scale: _Floats,
     zero_point: _Floats,
     layout: tuple[int, ...],
+    stream: bool,
     y: NDArray[Any],
     n_threads: int,
 ) -> None: ...

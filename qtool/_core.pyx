@@ -7,7 +7,7 @@ import os
 
 from cython.parallel cimport parallel, prange, threadid
 from libc.math cimport fabs, floor, ldexp
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
@@ -45,9 +45,53 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
     const qt_gemm_u8s8 *qt_choose_gemm_u8s8(uint32_t, qt_isa)
 
 
+cdef extern from "_kernels/quantize.h" nogil:
+    ctypedef struct qt_integer:
+        int32_t qmin
+        int32_t qmax
+        int32_t mask
+    ctypedef struct qt_small_float:
+        uint32_t mantissa
+        uint32_t min_exponent
+        uint32_t cap
+        uint32_t max_code
+        uint32_t overflow
+        uint32_t nan
+        uint32_t sign_shift
+        uint32_t nan_sign
+        uint32_t zero_sign
+    ctypedef struct qt_quantize:
+        const char *name
+        qt_isa isa
+        void (*load)(const void *, int, int, Py_ssize_t, Py_ssize_t, float *) noexcept nogil
+        void (*codes8)(const float *, const float *, const int32_t *, Py_ssize_t, int, qt_integer, Py_ssize_t,
+                       uint8_t *) noexcept nogil
+        void (*codes16)(const float *, const float *, const int32_t *, Py_ssize_t, int, qt_integer, Py_ssize_t,
+                        uint16_t *) noexcept nogil
+        void (*floats)(const float *, const float *, const float *, Py_ssize_t, int, const qt_small_float *, uint32_t,
+                       Py_ssize_t, uint8_t *) noexcept nogil
+        void (*range)(const float *, Py_ssize_t, float *, float *) noexcept nogil
+        void (*pack)(const uint8_t *, int, Py_ssize_t, uint8_t *) noexcept nogil
+    const qt_quantize *qt_choose_quantize(uint32_t, qt_isa)
+    int32_t qt_rint_within(float, float, float)
+
+
+cdef extern from "_kernels/dequantize.h" nogil:
+    ctypedef struct qt_dequantize:
+        const char *name
+        qt_isa isa
+        void (*singles)(const void *, int, const float *, const float *, const float *, Py_ssize_t, int, Py_ssize_t,
+                        Py_ssize_t, float *) noexcept nogil
+        void (*halves)(const float *, const float *, Py_ssize_t, int, Py_ssize_t, uint16_t *) noexcept nogil
+        void (*unpack)(const uint8_t *, int, Py_ssize_t, uint8_t *) noexcept nogil
+    const qt_dequantize *qt_choose_dequantize(uint32_t, qt_isa)
+
+
 cdef uint32_t _features = qt_detect_cpu()
 cdef str _cap = "auto"
 cdef const qt_gemm_u8s8 *_gemm = NULL  # never NULL after import
+cdef const qt_quantize *_quantize = NULL
+cdef const qt_dequantize *_dequantize = NULL
 
 
 def has_openmp():
@@ -85,7 +129,7 @@ def set_isa(str name):
         ValueError: If there is no such name.
         RuntimeError: If this processor does not have it.
     """
-    global _cap, _gemm
+    global _cap, _gemm, _quantize, _dequantize
     names = isa_names()
     if name == "auto":
         cap = len(names) - 1
@@ -98,6 +142,7 @@ def set_isa(str name):
     else:
         raise ValueError(f"QTOOL_ISA={name} is not an instruction set; expected one of auto, {', '.join(names)}.")
     _gemm = qt_choose_gemm_u8s8(_features, <qt_isa>cap)
+    _quantize, _dequantize = qt_choose_quantize(_features, <qt_isa>cap), qt_choose_dequantize(_features, <qt_isa>cap)
     _cap = name
     return _gemm.name.decode()
 
@@ -145,15 +190,8 @@ cdef inline Py_ssize_t _round_up(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
 #   y = (x - z) * s                    one rounding to the output type
 #
 # Layout: a tensor is `rows` of `cols` contiguous elements; see Layout for the scale of an element. Tasks are equal
-# ranges of elements, so a result never depends on the number of threads. Within a task, runs of elements with one
-# scale (step 0) or with neighbouring scales (step 1) go to the inner loops, which have no branches and vectorise.
-#
-# Exactness of the helpers:
-#   (q + 12582912) - 12582912 is rint(q) for |q| <= 2^22; after the clamp |q| <= 65535 + 65535.
-#   |f| + 1.5 * 2^(23+e-m) rounds |f| to m bits after the leading one of 2^e: that is the rounding to a small float,
-#   and the sum's low bits are its mantissa. The float16 quotient is a float32 quotient rounded once more, which is
-#   exact (24 >= 2p + 2; reference.quantize_linear has the argument for subnormals). Products for a half-precision
-#   output are exact in double and reach float32 by rounding to odd, so that the last rounding is the only one.
+# ranges of elements, so a result never depends on the number of threads. Within a task, runs of elements whose scale
+# index moves by one every `block` elements go to the row of the instruction set (_kernels/quantize.h, dequantize.h).
 
 cdef enum Source:          # element types of x: the numbers are those of _SOURCES of kernels/elementwise.py
     FLOAT32 = 0
@@ -165,28 +203,20 @@ cdef enum Source:          # element types of x: the numbers are those of _SOURC
     INT16 = 6
     UINT16 = 7
     TABLE = 8              # one byte, looked up in a table of float32
+    TABLE4 = 9             # the same, by its low four bits
 
 cdef enum:
     TILE = 1024            # elements of scratch on the stack of a task
     TASK = 32768           # elements of one task
+    PACK_TASK = 8192       # groups of codes that fill whole bytes
 
 cdef struct Layout:
     # The scale of column c of row r has the index ((r / n_mid) * k0 + (r % n_mid) / b_mid) * k1 + c / b_col.
     Py_ssize_t cols, n_mid, b_mid, k0, k1, b_col
 
-cdef struct Format:        # dtypes.FloatFormat, with what the loops derive from it
-    uint32_t mantissa, min_exponent, cap, max_code, overflow, nan, sign_shift, nan_sign, zero_sign
-
 ctypedef fused code_t:
     uint8_t
     uint16_t
-
-ctypedef fused integer_t:
-    int8_t
-    uint8_t
-    int16_t
-    uint16_t
-    int32_t
 
 
 cdef inline uint32_t _bits(float f) noexcept nogil:
@@ -201,52 +231,6 @@ cdef inline float _float(uint32_t u) noexcept nogil:
     return f
 
 
-cdef inline float _from_half(uint16_t h) noexcept nogil:
-    cdef uint32_t u = <uint32_t>(h & 0x7FFF) << 13
-    cdef float subnormal = <float><int32_t>(h & 0x3FF) * _float(0x33800000)      # 2^-24
-    cdef uint32_t normal = u + 0x38000000                                        # the bias goes from 15 to 127
-    normal = normal if h & 0x7C00 else _bits(subnormal)
-    u = u | 0x7F800000 if (h & 0x7C00) == 0x7C00 else normal
-    return _float(u | (<uint32_t>(h & 0x8000) << 16))
-
-
-cdef inline float _from_bfloat(uint16_t h) noexcept nogil:
-    return _float(<uint32_t>h << 16)
-
-
-cdef inline uint16_t _to_bfloat(float f) noexcept nogil:
-    cdef uint32_t u = _bits(f)
-    cdef uint32_t rounded = (u + 0x7FFF + ((u >> 16) & 1)) >> 16
-    cdef uint32_t nan = ((u >> 16) & 0x8000) | 0x7FC0
-    return <uint16_t>(nan if (u & 0x7FFFFFFF) > 0x7F800000 else rounded)
-
-
-cdef inline float _round_bfloat(float f) noexcept nogil:
-    return _from_bfloat(_to_bfloat(f))
-
-
-cdef inline float _round_half(float f) noexcept nogil:
-    """f rounded to float16, as a float32."""
-    cdef uint32_t u = _bits(f)
-    cdef uint32_t magnitude = u & 0x7FFFFFFF
-    cdef uint32_t capped = magnitude if magnitude < 0x48000000 else 0x48000000          # 2^17
-    cdef uint32_t exponent = capped >> 23 if capped >> 23 > 113 else 113                  # 2^-14, the least normal
-    cdef float magic = _float(((exponent + 13) << 23) | 0x400000)
-    cdef uint32_t rounded = _bits((_float(capped) + magic) - magic)
-    rounded = 0x7F800000 if rounded > 0x477FE000 else rounded                             # 65504
-    rounded = magnitude if magnitude > 0x7F800000 else rounded
-    return _float(rounded | ((u >> 31) << 31))
-
-
-cdef inline float _round_to_odd(double d) noexcept nogil:
-    """d as a float32 whose last bit is set if bits were lost: rounding it again rounds d once."""
-    cdef float f = <float>d
-    cdef uint32_t u = _bits(f)
-    u = u - 1 if fabs(<double>f) > fabs(d) else u
-    u = u | 1 if <double>f != d else u
-    return _float(u) if d == d else f
-
-
 cdef inline Py_ssize_t _smaller(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
     return a if a < b else b
 
@@ -257,20 +241,21 @@ cdef Layout _layout(tuple numbers):
     return layout
 
 
-cdef Py_ssize_t _run(const Layout* at, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t* scale, bint* step) noexcept nogil:
-    """Length of the run of elements that begins at `start`, the index of its scale, and whether the index moves."""
+cdef inline Py_ssize_t _run(
+    const Layout* at, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t longest, Py_ssize_t* scale, Py_ssize_t* block,
+) noexcept nogil:
+    """Length of the run of elements that begins at `start`, its first scale, and the elements per scale."""
     cdef Py_ssize_t row = start // at.cols
     cdef Py_ssize_t column = start - row * at.cols
-    cdef Py_ssize_t length = _smaller(_smaller(at.cols - column, stop - start), TILE)
+    cdef Py_ssize_t length = _smaller(_smaller(at.cols - column, stop - start), longest)
+    cdef Py_ssize_t into = column % at.b_col
     scale[0] = ((row // at.n_mid) * at.k0 + (row % at.n_mid) // at.b_mid) * at.k1 + column // at.b_col
-    step[0] = at.b_col == 1
-    if not step[0]:
-        length = _smaller(length, at.b_col - column % at.b_col)
-    return length
+    block[0] = at.b_col - into                            # the rest of a block that a task or a tile has cut
+    return _smaller(length, block[0]) if into else length
 
 
-cdef Format _format(tuple numbers):
-    cdef Format form
+cdef qt_small_float _format(tuple numbers):
+    cdef qt_small_float form
     cdef int bias, signed_nan, negative_zero
     form.mantissa, bias, form.max_code, form.overflow, form.nan, signed_nan, negative_zero, form.sign_shift = numbers
     form.min_exponent = 128 - bias                                                        # of float32
@@ -280,114 +265,46 @@ cdef Format _format(tuple numbers):
     return form
 
 
-# x as float32 values of the precision of the division
-
-cdef void _load(const void* x, int source, int precision, Py_ssize_t start, Py_ssize_t n, float* t) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef const float* singles = <const float*>x + start
-    cdef const uint16_t* halves = <const uint16_t*>x + start
-    cdef const int32_t* integers = <const int32_t*>x + start
-    if source == FLOAT32:
-        for i in range(n):
-            t[i] = singles[i]
-    elif source == FLOAT16:
-        for i in range(n):
-            t[i] = _from_half(halves[i])
-    elif source == BFLOAT16:
-        for i in range(n):
-            t[i] = _from_bfloat(halves[i])
-    elif precision == FLOAT32:
-        for i in range(n):
-            t[i] = <float>integers[i]
-    else:
-        for i in range(n):
-            t[i] = _round_to_odd(<double>integers[i])
-    if precision == FLOAT16 and source != FLOAT16:
-        for i in range(n):
-            t[i] = _round_half(t[i])
-    elif precision == BFLOAT16 and source != BFLOAT16:
-        for i in range(n):
-            t[i] = _round_bfloat(t[i])
-
-
 cdef inline const float* _singles(
     const void* x, int source, Py_ssize_t start, Py_ssize_t n, float* tile
 ) noexcept nogil:
     """n elements as float32: where they are, or converted into the tile."""
-    if source == FLOAT32:
+    return _rounded(x, source, FLOAT32, start, n, tile)
+
+
+cdef inline const float* _rounded(
+    const void* x, int source, int precision, Py_ssize_t start, Py_ssize_t n, float* tile
+) noexcept nogil:
+    """n elements rounded to `precision`, as float32: where they are, or in the tile."""
+    if source == FLOAT32 and precision == FLOAT32:
         return <const float*>x + start
-    _load(x, source, FLOAT32, start, n, tile)
+    _quantize.load(x, source, precision, start, n, tile)
     return tile
 
 
 def round_to(const uint8_t[::1] x, int source, int precision, float[::1] y):
     """y = x rounded once to `precision`, held in float32."""
     if y.shape[0] > 0:
-        _load(&x[0], source, precision, 0, y.shape[0], &y[0])
-
-
-cdef void _divide(const float* x, const float* s, bint step, int precision, Py_ssize_t n, float* q) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef float s0 = s[0]
-    if step:
-        for i in range(n):
-            q[i] = x[i] / s[i]
-    else:
-        for i in range(n):
-            q[i] = x[i] / s0
-    _round_precision(q, precision, n)
-
-
-cdef void _round_precision(float* q, int precision, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    if precision == FLOAT16:
-        for i in range(n):
-            q[i] = _round_half(q[i])
-    elif precision == BFLOAT16:
-        for i in range(n):
-            q[i] = _round_bfloat(q[i])
+        _quantize.load(&x[0], source, precision, 0, y.shape[0], &y[0])
 
 
 # float32 -> integer codes
 
-cdef inline int32_t _round_clamped(float q, float low, float high) noexcept nogil:
-    q = q if q > low else low                                                             # a NaN becomes `low`
-    q = q if q < high else high
-    return <int32_t>((q + <float>12582912.0) - <float>12582912.0)
-
-
-cdef void _quantize_run(
-    const float* x, const float* s, const int32_t* z, bint step, int qmin, int qmax, int mask, Py_ssize_t n, code_t* y,
-) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef float s0 = s[0], low = <float>(qmin - z[0]), high = <float>(qmax - z[0])
-    cdef int32_t z0 = z[0]
-    if step:
-        for i in range(n):
-            y[i] = <code_t>((_round_clamped(x[i] / s[i], <float>(qmin - z[i]), <float>(qmax - z[i])) + z[i]) & mask)
-    else:
-        for i in range(n):
-            y[i] = <code_t>((_round_clamped(x[i] / s0, low, high) + z0) & mask)
-
-
 cdef void _quantize_task(
     const void* x, int source, int precision, const float* s, const int32_t* z, const Layout* layout,
-    int qmin, int qmax, int mask, Py_ssize_t start, Py_ssize_t stop, code_t* y,
+    qt_integer type, Py_ssize_t start, Py_ssize_t stop, code_t* y,
 ) noexcept nogil:
     cdef float tile[TILE]
-    cdef float ones[TILE]
-    cdef Py_ssize_t n, k = 0, i
-    cdef bint step = False
-    for i in range(TILE):
-        ones[i] = 1.0
+    cdef Py_ssize_t n, k = 0, block = 0
+    cdef Py_ssize_t longest = TASK if source == FLOAT32 and precision == FLOAT32 else TILE
+    cdef const float* values
     while start < stop:
-        n = _run(layout, start, stop, &k, &step)
-        if source == FLOAT32 and precision == FLOAT32:
-            _quantize_run(<const float*>x + start, s + k, z + k, step, qmin, qmax, mask, n, y + start)
+        n = _run(layout, start, stop, longest, &k, &block)
+        values = _rounded(x, source, precision, start, n, tile)
+        if code_t is uint8_t:
+            _quantize.codes8(values, s + k, z + k, block, precision, type, n, y + start)
         else:
-            _load(x, source, precision, start, n, tile)
-            _divide(tile, s + k, step, precision, n, tile)
-            _quantize_run(tile, ones, z + k, step, qmin, qmax, mask, n, y + start)
+            _quantize.codes16(values, s + k, z + k, block, precision, type, n, y + start)
         start += n
 
 
@@ -401,59 +318,27 @@ def quantize_integer(
     """
     cdef Py_ssize_t size = y.shape[0], t
     cdef Layout at = _layout(layout)
-    cdef int mask = (1 << bits) - 1
+    cdef qt_integer type
+    type.qmin, type.qmax, type.mask = qmin, qmax, (1 << bits) - 1
     if size == 0:
         return
     for t in prange((size + TASK - 1) // TASK, nogil=True, schedule="static", num_threads=n_threads):
-        _quantize_task(&x[0], source, precision, &scale[0], &zero_point[0], &at, qmin, qmax, mask,
+        _quantize_task(&x[0], source, precision, &scale[0], &zero_point[0], &at, type,
                        t * TASK, _smaller((t + 1) * TASK, size), &y[0])
 
 
 # float32 -> small floats
 
-cdef void _encode(const float* q, const Format* form, uint32_t overflow, Py_ssize_t n, uint8_t* y) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef uint32_t u, magnitude, capped, exponent, magic, code, sign, is_nan
-    cdef uint32_t mantissa = form.mantissa, min_exponent = form.min_exponent, cap = form.cap, max_code = form.max_code
-    cdef uint32_t nan = form.nan, nan_sign = form.nan_sign, zero_sign = form.zero_sign, sign_shift = form.sign_shift
-    for i in range(n):
-        u = _bits(q[i])
-        magnitude = u & 0x7FFFFFFF
-        sign = u >> 31
-        capped = magnitude if magnitude < cap else cap
-        exponent = capped >> 23
-        exponent = exponent if exponent > min_exponent else min_exponent
-        magic = ((exponent + 23 - mantissa) << 23) | 0x400000
-        code = ((exponent - min_exponent) << mantissa) + _bits(_float(capped) + _float(magic)) - magic
-        code = code if code <= max_code else overflow
-        code = code if magnitude <= 0x7F800000 else nan
-        is_nan = <uint32_t>(code == nan)
-        sign = sign & (nan_sign | (is_nan ^ 1)) & (zero_sign | <uint32_t>(code != 0))
-        y[i] = <uint8_t>(code | (sign << sign_shift))
-
-
 cdef void _quantize_float_task(
-    const void* x, int source, int precision, const float* s, const float* z, bint add_zero_point, const Layout* layout,
-    const Format* form, uint32_t overflow, Py_ssize_t start, Py_ssize_t stop, uint8_t* y,
+    const void* x, int source, int precision, const float* s, const float* z, const Layout* layout,
+    const qt_small_float* form, uint32_t overflow, Py_ssize_t start, Py_ssize_t stop, uint8_t* y,
 ) noexcept nogil:
     cdef float tile[TILE]
-    cdef float quotient[TILE]
-    cdef Py_ssize_t n, i, k = 0
-    cdef bint step = False
-    cdef uint32_t u
+    cdef Py_ssize_t n, k = 0, block = 0
     while start < stop:
-        n = _run(layout, start, stop, &k, &step)
-        _load(x, source, precision, start, n, tile)
-        _divide(tile, s + k, step, precision, n, quotient)
-        if add_zero_point:
-            for i in range(n):
-                quotient[i] = quotient[i] + z[k + (i if step else 0)]
-            _round_precision(quotient, precision, n)
-        for i in range(n):                       # a NaN has the sign of x, whatever the processor gives to 0/0
-            u = _bits(quotient[i]) & 0x7FFFFFFF
-            u = u | ((_bits(tile[i] if u > 0x7F800000 else quotient[i]) >> 31) << 31)
-            quotient[i] = _float(u)
-        _encode(quotient, form, overflow, n, y + start)
+        n = _run(layout, start, stop, TILE, &k, &block)
+        _quantize.floats(_rounded(x, source, precision, start, n, tile), s + k, z + k, block, precision, form,
+                         overflow, n, y + start)
         start += n
 
 
@@ -461,80 +346,31 @@ def quantize_float(
     const uint8_t[::1] x, int source, int precision, const float[::1] scale, const float[::1] zero_point, tuple layout,
     tuple format, bint saturate, uint8_t[::1] y, int n_threads,
 ):
-    """y[i] = code of the small float nearest to x[i] / s (+ z if zero_point is not empty), ties to even.
+    """y[i] = code of the small float nearest to x[i] / s + z, ties to even; a zero point of -0 adds nothing.
 
     `format` is (mantissa, bias, max_code, overflow, nan, signed_nan, negative_zero, sign_shift) of dtypes.FloatFormat.
     """
     cdef Py_ssize_t size = y.shape[0], t
     cdef Layout at = _layout(layout)
-    cdef Format form = _format(format)
+    cdef qt_small_float form = _format(format)
     cdef uint32_t overflow = form.max_code if saturate else form.overflow
-    cdef bint add_zero_point = zero_point.shape[0] > 0
-    cdef const float* z = NULL
     if size == 0:
         return
-    if add_zero_point:
-        z = &zero_point[0]
     for t in prange((size + TASK - 1) // TASK, nogil=True, schedule="static", num_threads=n_threads):
-        _quantize_float_task(&x[0], source, precision, &scale[0], z, add_zero_point, &at, &form, overflow,
+        _quantize_float_task(&x[0], source, precision, &scale[0], &zero_point[0], &at, &form, overflow,
                              t * TASK, _smaller((t + 1) * TASK, size), &y[0])
 
 
 # codes -> float32, float16, bfloat16
 
-cdef void _dequantize_run(
-    const integer_t* x, const float* s, const float* z, bint step, Py_ssize_t n, float* y,
-) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef float s0 = s[0], z0 = z[0]
-    if step:
-        for i in range(n):
-            y[i] = (<float>x[i] - z[i]) * s[i]
-    else:
-        for i in range(n):
-            y[i] = (<float>x[i] - z0) * s0
-
-
-cdef void _dequantize_table_run(
-    const uint8_t* x, const float* table, const float* s, const float* z, bint step, Py_ssize_t n, float* y,
-) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef float s0 = s[0], z0 = z[0]
-    if step:
-        for i in range(n):
-            y[i] = (table[x[i]] - z[i]) * s[i]
-    else:
-        for i in range(n):
-            y[i] = (table[x[i]] - z0) * s0
-
-
-cdef void _dequantize_any(
-    const void* x, int source, const float* table, const float* s, const float* z, bint step, Py_ssize_t start,
-    Py_ssize_t n, float* y,
-) noexcept nogil:
-    if source == INT8:
-        _dequantize_run(<const int8_t*>x + start, s, z, step, n, y)
-    elif source == UINT8:
-        _dequantize_run(<const uint8_t*>x + start, s, z, step, n, y)
-    elif source == INT16:
-        _dequantize_run(<const int16_t*>x + start, s, z, step, n, y)
-    elif source == UINT16:
-        _dequantize_run(<const uint16_t*>x + start, s, z, step, n, y)
-    elif source == INT32:
-        _dequantize_run(<const int32_t*>x + start, s, z, step, n, y)
-    else:
-        _dequantize_table_run(<const uint8_t*>x + start, table, s, z, step, n, y)
-
-
 cdef void _dequantize_task(
-    const void* x, int source, const float* table, const float* s, const float* z, const Layout* layout,
+    const void* x, int source, const float* table, const float* s, const float* z, const Layout* layout, bint stream,
     Py_ssize_t start, Py_ssize_t stop, float* y,
 ) noexcept nogil:
-    cdef Py_ssize_t n, k = 0
-    cdef bint step = False
+    cdef Py_ssize_t n, k = 0, block = 0
     while start < stop:
-        n = _run(layout, start, stop, &k, &step)
-        _dequantize_any(x, source, table, s + k, z + k, step, start, n, y + start)
+        n = _run(layout, start, stop, TASK, &k, &block)
+        _dequantize.singles(x, source, table, s + k, z + k, block, stream, start, n, y + start)
         start += n
 
 
@@ -544,48 +380,31 @@ cdef void _dequantize_half_task(
 ) noexcept nogil:
     cdef float tile[TILE]
     cdef float ones[TILE]
-    cdef Py_ssize_t n, i, k = 0
-    cdef bint step = False
+    cdef Py_ssize_t n, i, k = 0, block = 0
     for i in range(TILE):
         ones[i] = 1.0
     while start < stop:
-        n = _run(layout, start, stop, &k, &step)
-        # The difference alone, then the product in double: exact for 24 + 11 bits.
-        _dequantize_any(x, source, table, ones, z + k, step, start, n, tile)
-        for i in range(n):
-            tile[i] = _round_to_odd(<double>tile[i] * <double>s[k + (i if step else 0)])
-        if brain:
-            for i in range(n):
-                y[start + i] = _to_bfloat(tile[i])
-        else:
-            for i in range(n):
-                y[start + i] = _to_half(tile[i])
+        n = _run(layout, start, stop, TILE, &k, &block)
+        # The difference alone, then a product that is rounded once.
+        _dequantize.singles(x, source, table, ones, z + k, block, False, start, n, tile)
+        _dequantize.halves(tile, s + k, block, brain, n, y + start)
         start += n
-
-
-cdef inline uint16_t _to_half(float f) noexcept nogil:
-    cdef uint32_t u = _bits(_round_half(f))                   # now every case is exact
-    cdef uint32_t magnitude = u & 0x7FFFFFFF
-    cdef uint32_t normal = (magnitude - 0x38000000) >> 13
-    cdef float small = _float(magnitude if magnitude < 0x38800000 else 0)
-    cdef uint32_t subnormal = <uint32_t><int32_t>(small * <float>16777216.0)
-    cdef uint32_t h = normal if magnitude >= 0x38800000 else subnormal
-    h = 0x7C00 if magnitude == 0x7F800000 else h
-    h = 0x7E00 if magnitude > 0x7F800000 else h
-    return <uint16_t>(h | ((u >> 16) & 0x8000))
 
 
 def dequantize(
     const uint8_t[::1] x, int source, const float[::1] table, const float[::1] scale, const float[::1] zero_point,
-    tuple layout, float[::1] y, int n_threads,
+    tuple layout, bint stream, float[::1] y, int n_threads,
 ):
-    """y[i] = (x[i] - z) * s in float32. `table` (256 values) decodes one-byte codes where source is TABLE."""
+    """y[i] = (x[i] - z) * s in float32. `table` (256 values) decodes one-byte codes where source is TABLE or TABLE4.
+
+    `stream` lets the stores pass the cache by: for results that the cache would not hold anyway.
+    """
     cdef Py_ssize_t size = y.shape[0], t
     cdef Layout at = _layout(layout)
     if size == 0:
         return
     for t in prange((size + TASK - 1) // TASK, nogil=True, schedule="static", num_threads=n_threads):
-        _dequantize_task(&x[0], source, &table[0], &scale[0], &zero_point[0], &at,
+        _dequantize_task(&x[0], source, &table[0], &scale[0], &zero_point[0], &at, stream,
                          t * TASK, _smaller((t + 1) * TASK, size), &y[0])
 
 
@@ -603,61 +422,41 @@ def dequantize_half(
                               t * TASK, _smaller((t + 1) * TASK, size), &y[0])
 
 
-# Packing: low bits first
+# Packing: low bits first. A group is the fewest codes that fill whole bytes; the codes after the last whole group are
+# written, or read, bit by bit.
 
 def pack(const uint8_t[::1] codes, int bits, uint8_t[::1] raw, int n_threads):
     """Codes of 2, 4 or 6 bits (the low bits of each byte) to a dense stream; raw.size = ceil(codes.size * bits / 8)."""
-    cdef Py_ssize_t size = codes.shape[0], i
-    cdef Py_ssize_t whole = size * bits // 8 if bits != 6 else size // 4
-    cdef uint32_t four
-    cdef int mask = (1 << bits) - 1
+    cdef Py_ssize_t group = 4 if bits == 6 else 8 // bits, group_bytes = 3 if bits == 6 else 1
+    cdef Py_ssize_t size = codes.shape[0], whole = size // group, t, i, byte
+    cdef uint32_t rest = 0
     if size == 0:
         return
-    if bits == 4:
-        for i in prange(whole, nogil=True, schedule="static", num_threads=n_threads):
-            raw[i] = <uint8_t>((codes[2 * i] & 15) | (codes[2 * i + 1] << 4))
-    elif bits == 2:
-        for i in prange(whole, nogil=True, schedule="static", num_threads=n_threads):
-            raw[i] = <uint8_t>((codes[4 * i] & 3) | ((codes[4 * i + 1] & 3) << 2) | ((codes[4 * i + 2] & 3) << 4)
-                               | (codes[4 * i + 3] << 6))
-    else:
-        for i in prange(whole, nogil=True, schedule="static", num_threads=n_threads):
-            four = (codes[4 * i] & 63) | ((codes[4 * i + 1] & 63) << 6) | ((codes[4 * i + 2] & 63) << 12)
-            four = four | (<uint32_t>(codes[4 * i + 3] & 63) << 18)
-            raw[3 * i] = <uint8_t>four
-            raw[3 * i + 1] = <uint8_t>(four >> 8)
-            raw[3 * i + 2] = <uint8_t>(four >> 16)
-    cdef Py_ssize_t done = whole * 8 // bits if bits != 6 else whole * 4
-    cdef Py_ssize_t byte = done * bits // 8
-    four = 0
-    for i in range(done, size):
-        four |= <uint32_t>(codes[i] & mask) << <int>((i - done) * bits)
-    while byte < raw.shape[0]:
-        raw[byte] = <uint8_t>four
-        four >>= 8
-        byte += 1
+    for t in prange((whole + PACK_TASK - 1) // PACK_TASK, nogil=True, schedule="static", num_threads=n_threads):
+        _quantize.pack(&codes[0] + t * PACK_TASK * group, bits, _smaller(PACK_TASK, whole - t * PACK_TASK),
+                       &raw[0] + t * PACK_TASK * group_bytes)
+    for i in range(whole * group, size):
+        rest |= <uint32_t>(codes[i] & ((1 << bits) - 1)) << <int>((i - whole * group) * bits)
+    for byte in range(whole * group_bytes, raw.shape[0]):
+        raw[byte] = <uint8_t>rest
+        rest >>= 8
 
 
 def unpack(const uint8_t[::1] raw, int bits, uint8_t[::1] codes, int n_threads):
     """The inverse of `pack`: each code in the low bits of a byte, the bits above it zero."""
-    cdef Py_ssize_t size = codes.shape[0], i, bit, byte
-    cdef int mask = (1 << bits) - 1
-    cdef uint32_t two
-    cdef Py_ssize_t last = raw.shape[0] - 1
+    cdef Py_ssize_t group = 4 if bits == 6 else 8 // bits, group_bytes = 3 if bits == 6 else 1
+    cdef Py_ssize_t size = codes.shape[0], whole = size // group, t, i, byte
+    cdef uint32_t rest = 0
     if size == 0:
         return
-    if bits == 6:
-        for i in prange(size, nogil=True, schedule="static", num_threads=n_threads):
-            bit = i * 6
-            byte = bit >> 3
-            two = raw[byte] | (<uint32_t>raw[_smaller(byte + 1, last)] << 8)
-            codes[i] = <uint8_t>((two >> <int>(bit & 7)) & mask)
-    elif bits == 4:
-        for i in prange(size, nogil=True, schedule="static", num_threads=n_threads):
-            codes[i] = (raw[i >> 1] >> <int>((i & 1) * 4)) & 15
-    else:
-        for i in prange(size, nogil=True, schedule="static", num_threads=n_threads):
-            codes[i] = (raw[i >> 2] >> <int>((i & 3) * 2)) & 3
+    for t in prange((whole + PACK_TASK - 1) // PACK_TASK, nogil=True, schedule="static", num_threads=n_threads):
+        _dequantize.unpack(&raw[0] + t * PACK_TASK * group_bytes, bits, _smaller(PACK_TASK, whole - t * PACK_TASK),
+                           &codes[0] + t * PACK_TASK * group)
+    for byte in range(whole * group_bytes, raw.shape[0]):
+        rest |= <uint32_t>raw[byte] << <int>((byte - whole * group_bytes) * 8)
+    for i in range(whole * group, size):
+        codes[i] = <uint8_t>(rest & ((1 << bits) - 1))
+        rest >>= bits
 
 
 # Statistics
@@ -870,12 +669,6 @@ cdef extern from "_kernels/conv.h" nogil:
     void qt_im2col(const qt_conv *, const uint8_t *, Py_ssize_t, Py_ssize_t, uint8_t *, Py_ssize_t)
     void qt_depthwise_line(const qt_conv *, const uint8_t *, const uint8_t *, int, int, int32_t, int32_t, uint32_t,
                            Py_ssize_t, Py_ssize_t, uint32_t *)
-
-
-cdef extern from "_kernels/dynamic_quantize.h" nogil:
-    void qt_widen_range(const float *, Py_ssize_t, float *, float *)
-    void qt_quantize_u8(const float *, Py_ssize_t, float, int32_t, uint8_t *)
-    int32_t qt_round_clamped(float, float, float)
 
 
 cdef struct Product:
@@ -1293,6 +1086,8 @@ def dynamic_quantize(
     cdef Py_ssize_t n = x.shape[0], share, t
     cdef float lo = 0, hi = 0, scale
     cdef int32_t zero
+    cdef qt_integer type
+    type.qmin, type.qmax, type.mask = 0, 255, 255
     n_threads = <int>_max(1, _min(n_threads, n // 64))
     share = _round_up(_ceil_div(n, n_threads), 64)
     ranges = Buffer(n_threads * 64)   # a cache line per thread
@@ -1301,18 +1096,18 @@ def dynamic_quantize(
     cdef uint8_t *y_data = &y[0] if n else NULL
     memset(base, 0, <size_t>n_threads * 64)
     for t in prange(n_threads, nogil=True, schedule="static", num_threads=n_threads):
-        qt_widen_range(x_data + _min(t * share, n), _max(0, _min(share, n - t * share)), <float *>(base + t * 64),
-                       <float *>(base + t * 64 + 4))
+        _quantize.range(x_data + _min(t * share, n), _max(0, _min(share, n - t * share)), <float *>(base + t * 64),
+                        <float *>(base + t * 64 + 4))
     for t in range(n_threads):
         lo = min(lo, (<float *>(base + t * 64))[0])
         hi = max(hi, (<float *>(base + t * 64 + 4))[0])
     scale = (hi - lo) / <float>255
     if scale == 0:
         scale = 1
-    zero = qt_round_clamped(-lo / scale, 0, 255)
+    zero = qt_rint_within(-lo / scale, 0, 255)
     for t in prange(n_threads, nogil=True, schedule="static", num_threads=n_threads):
-        qt_quantize_u8(x_data + _min(t * share, n), _max(0, _min(share, n - t * share)), scale, zero,
-                       y_data + _min(t * share, n))
+        _quantize.codes8(x_data + _min(t * share, n), &scale, &zero, share, FLOAT32, type,
+                         _max(0, _min(share, n - t * share)), y_data + _min(t * share, n))
     return scale, zero
 
 

@@ -20,6 +20,9 @@ from qtool.kernels.threads import effective_num_threads
 
 Array = npt.NDArray[Any]
 
+STREAM_BYTES = 8 << 20
+"""Results of dequantize from this size on are written past the cache, which would not hold them."""
+
 _FLOAT32 = np.dtype(np.float32)
 _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 # Element types as the core numbers them (enum Source of _core.pyx); a type that is not here goes through a table.
@@ -30,6 +33,7 @@ _SOURCES: dict[np.dtype[Any], int] = {
     )
 }
 _TABLE = len(_SOURCES)
+_TABLE4 = _TABLE + 1
 _FLOATS = tuple(_SOURCES)[:3]
 _QUANTIZABLE = tuple(_SOURCES)[:4]
 
@@ -118,7 +122,7 @@ def quantize(
         qmin, qmax = int(target.qmin), int(target.qmax)
         _core.quantize_integer(data, source, divisor, factors, zeros, layout, qmin, qmax, target.bits, codes, threads)
     else:
-        offsets = np.zeros(0, np.float32) if zero_point is None else _numbers(zero_point)
+        offsets = np.full(factors.size, -0.0, np.float32) if zero_point is None else _numbers(zero_point)
         form = _format_numbers(target)
         _core.quantize_float(data, source, divisor, factors, offsets, layout, form, saturate, codes, threads)
     return y
@@ -173,11 +177,13 @@ def dequantize(
     y = _result(x.shape, result_type, out, x)
     factors = _rounded(scale, result_type)
     offsets = np.zeros(factors.size, np.float32) if zero_point is None else _numbers(zero_point)
-    source = _SOURCES.get(x.dtype, _TABLE)
-    table = _table(stored) if stored is not None and source == _TABLE else _NO_TABLE
+    source, table = _SOURCES.get(x.dtype, _TABLE), _NO_TABLE
+    if source == _TABLE and stored is not None:
+        source, table = _TABLE4 if stored.bits <= 4 else _TABLE, _table(stored)
     threads = effective_num_threads(num_threads, x.size)
     if result_type == _FLOAT32:
-        _core.dequantize(_bytes(x), source, table, factors, offsets, layout, y.reshape(-1), threads)
+        stream = y.nbytes >= STREAM_BYTES
+        _core.dequantize(_bytes(x), source, table, factors, offsets, layout, stream, y.reshape(-1), threads)
     else:
         halves, brain = y.reshape(-1).view(np.uint16), result_type != np.float16
         _core.dequantize_half(_bytes(x), source, table, factors, offsets, layout, brain, halves, threads)
@@ -372,7 +378,7 @@ def from_e8m0(codes: Array) -> NDArray[np.float32]:
 
 
 _ABSMAX_ROW = 1 << 15
-_NO_TABLE = np.zeros(1, np.float32)
+_NO_TABLE = np.zeros(256, np.float32)
 
 
 def _absmax(x: Array, outer: int, n: int, inner: int, threads: int) -> NDArray[np.float32]:
