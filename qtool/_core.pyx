@@ -6,8 +6,7 @@
 import os
 
 from cython.parallel cimport parallel, prange, threadid
-from libc.math cimport fabs, floor, ldexp
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
@@ -85,6 +84,22 @@ cdef extern from "_kernels/dequantize.h" nogil:
         void (*halves)(const float *, const float *, Py_ssize_t, int, Py_ssize_t, uint16_t *) noexcept nogil
         void (*unpack)(const uint8_t *, int, Py_ssize_t, uint8_t *) noexcept nogil
     const qt_dequantize *qt_choose_dequantize(uint32_t, qt_isa)
+cdef extern from "_kernels/statistics.h" nogil:
+    enum:
+        QT_STATS_BLOCK
+        QT_STATS_LANES
+    ctypedef struct qt_statistics:
+        const char *name
+        qt_isa isa
+        void (*widen)(const uint16_t *, int, Py_ssize_t, float *) noexcept nogil
+        void (*min_max_32)(const float *, Py_ssize_t, int64_t *, int32_t *, int32_t *) noexcept nogil
+        void (*min_max_16)(const uint16_t *, int16_t, Py_ssize_t, int64_t *, int16_t *, int16_t *) noexcept nogil
+        int32_t (*bins)(const float *, Py_ssize_t, int, int32_t, int32_t *) noexcept nogil
+        void (*absmax_columns)(const float *, Py_ssize_t, int32_t *) noexcept nogil
+        int32_t (*absmax_row)(const float *, Py_ssize_t, int32_t) noexcept nogil
+        void (*abs_sum_columns)(const float *, Py_ssize_t, double *) noexcept nogil
+        void (*abs_sum_row)(const float *, Py_ssize_t, double *) noexcept nogil
+    const qt_statistics *qt_choose_statistics(uint32_t, qt_isa)
 
 
 cdef uint32_t _features = qt_detect_cpu()
@@ -92,6 +107,7 @@ cdef str _cap = "auto"
 cdef const qt_gemm_u8s8 *_gemm = NULL  # never NULL after import
 cdef const qt_quantize *_quantize = NULL
 cdef const qt_dequantize *_dequantize = NULL
+cdef const qt_statistics *_statistics = NULL
 
 
 def has_openmp():
@@ -129,7 +145,7 @@ def set_isa(str name):
         ValueError: If there is no such name.
         RuntimeError: If this processor does not have it.
     """
-    global _cap, _gemm, _quantize, _dequantize
+    global _cap, _gemm, _quantize, _dequantize, _statistics
     names = isa_names()
     if name == "auto":
         cap = len(names) - 1
@@ -143,6 +159,7 @@ def set_isa(str name):
         raise ValueError(f"QTOOL_ISA={name} is not an instruction set; expected one of auto, {', '.join(names)}.")
     _gemm = qt_choose_gemm_u8s8(_features, <qt_isa>cap)
     _quantize, _dequantize = qt_choose_quantize(_features, <qt_isa>cap), qt_choose_dequantize(_features, <qt_isa>cap)
+    _statistics = qt_choose_statistics(_features, <qt_isa>cap)
     _cap = name
     return _gemm.name.decode()
 
@@ -263,13 +280,6 @@ cdef qt_small_float _format(tuple numbers):
     form.nan_sign = <uint32_t>1 if signed_nan else 0
     form.zero_sign = <uint32_t>1 if negative_zero else 0
     return form
-
-
-cdef inline const float* _singles(
-    const void* x, int source, Py_ssize_t start, Py_ssize_t n, float* tile
-) noexcept nogil:
-    """n elements as float32: where they are, or converted into the tile."""
-    return _rounded(x, source, FLOAT32, start, n, tile)
 
 
 cdef inline const float* _rounded(
@@ -460,6 +470,10 @@ def unpack(const uint8_t[::1] raw, int bits, uint8_t[::1] codes, int n_threads):
 
 
 # Statistics
+#
+# The loops of one block are in _kernels/statistics_body.h, compiled per ISA; here is what surrounds them. No result
+# depends on the ISA or on the number of threads: counts, ranges and bins are integers, and the only sums of floats,
+# those of |x|, have one order (abs_sum). Halves go through a tile of float32, which the first cache holds.
 
 cdef inline int32_t _ordered(uint32_t u) noexcept nogil:
     """Bits of a float32 as an integer of the same order (-0 just below +0); it is its own inverse."""
@@ -467,50 +481,44 @@ cdef inline int32_t _ordered(uint32_t u) noexcept nogil:
     return s ^ ((s >> 31) & 0x7FFFFFFF)
 
 
-cdef void _min_max_task(
-    const void* x, int source, Py_ssize_t start, Py_ssize_t stop, int64_t* counts, float* low, float* high,
+cdef inline const float* _widened(
+    const qt_statistics* kernel, const void* x, int source, Py_ssize_t start, Py_ssize_t n, float* tile
 ) noexcept nogil:
-    cdef float tile[TILE]
-    cdef const float* v
-    cdef Py_ssize_t n, i
-    cdef uint32_t u
-    cdef int32_t key, least = 0x7F800000, most = _ordered(_bits(-_float(0x7F800000))), zeros, odd
-    cdef int64_t nans = 0, infs = 0, negative_infs = 0, all_zeros = 0
+    """n <= TILE elements as float32: where they are, or converted into the tile."""
+    if source == FLOAT32:
+        return <const float*>x + start
+    kernel.widen(<const uint16_t*>x + start, source == BFLOAT16, n, tile)
+    return tile
+
+
+cdef inline float _half_of_key(const qt_statistics* kernel, int16_t key, int source) noexcept nogil:
+    cdef uint16_t h = <uint16_t>(key ^ ((key >> 15) & 0x7FFF))
+    cdef float value = 0
+    kernel.widen(&h, source == BFLOAT16, 1, &value)
+    return value
+
+
+cdef void _min_max_task(
+    const qt_statistics* kernel, const void* x, int source, Py_ssize_t start, Py_ssize_t stop, int64_t* counts,
+    float* low, float* high,
+) noexcept nogil:
+    cdef int32_t least = 0x7F800000, most = _ordered(0xFF800000)
+    cdef int16_t inf = 0x7F80 if source == BFLOAT16 else 0x7C00
+    cdef int16_t least16 = inf, most16 = <int16_t>(-1 - inf)
+    cdef Py_ssize_t n
     while start < stop:
-        n = _smaller(stop - start, TILE)
-        v = _singles(x, source, start, n, tile)
-        zeros = 0
-        odd = 0
-        for i in range(n):
-            u = _bits(v[i]) & 0x7FFFFFFF
-            zeros += u == 0
-            odd += u >= 0x7F800000
-        all_zeros += zeros
-        if odd == 0:
-            for i in range(n):
-                key = _ordered(_bits(v[i]))
-                least = key if key < least else least
-                most = key if key > most else most
+        n = _smaller(stop - start, QT_STATS_BLOCK)
+        if source == FLOAT32:
+            kernel.min_max_32(<const float*>x + start, n, counts, &least, &most)
         else:
-            for i in range(n):
-                u = _bits(v[i])
-                if (u & 0x7FFFFFFF) > 0x7F800000:
-                    nans += 1
-                elif u == 0x7F800000:
-                    infs += 1
-                elif (u & 0x7FFFFFFF) == 0x7F800000:
-                    negative_infs += 1
-                else:
-                    key = _ordered(u)
-                    least = key if key < least else least
-                    most = key if key > most else most
+            kernel.min_max_16(<const uint16_t*>x + start, inf, n, counts, &least16, &most16)
         start += n
-    counts[0] = nans
-    counts[1] = infs
-    counts[2] = negative_infs
-    counts[3] = all_zeros
-    low[0] = _float(<uint32_t>_ordered(<uint32_t>least))
-    high[0] = _float(<uint32_t>_ordered(<uint32_t>most))
+    if source == FLOAT32:
+        low[0] = _float(<uint32_t>_ordered(<uint32_t>least))
+        high[0] = _float(<uint32_t>_ordered(<uint32_t>most))
+    else:
+        low[0] = _half_of_key(kernel, least16, source)
+        high[0] = _half_of_key(kernel, most16, source)
 
 
 def task_count(Py_ssize_t size):
@@ -522,87 +530,183 @@ def min_max(
     const uint8_t[::1] x, int source, Py_ssize_t size, int64_t[:, ::1] counts, float[::1] low, float[::1] high,
     int n_threads,
 ):
-    """Per task: NaN, +Inf, -Inf and zero counts, least and greatest finite value (+Inf and -Inf if there is none)."""
+    """Per task: NaN, +Inf, -Inf and zero counts, least and greatest finite value (+Inf and -Inf if there is none).
+
+    The counts are added to; they hold zeros on entry.
+    """
+    cdef const qt_statistics* kernel = _statistics
     cdef Py_ssize_t t
     for t in prange((size + TASK - 1) // TASK, nogil=True, schedule="static", num_threads=n_threads):
-        _min_max_task(&x[0], source, t * TASK, _smaller((t + 1) * TASK, size), &counts[t, 0], &low[t], &high[t])
+        _min_max_task(kernel, &x[0], source, t * TASK, _smaller((t + 1) * TASK, size), &counts[t, 0], &low[t],
+                      &high[t])
 
 
-cdef void _absmax_into(
-    const void* x, int source, Py_ssize_t start, Py_ssize_t n, int32_t* best, bint along,
+# Per index c of an axis, x being (outer, n, inner). A task is ROWS of `outer` by as many c as make a tile; it has its
+# own partial result, so that tall matrices have tasks enough for every thread.
+
+cdef enum:
+    ROWS = 1024
+
+
+def channel_blocks(Py_ssize_t outer):
+    """Rows of partial results that `absmax` and `abs_sum` fill."""
+    return _ceil_div(outer, ROWS)
+
+
+cdef void _absmax_task(
+    const qt_statistics* kernel, const void* x, int source, Py_ssize_t first, Py_ssize_t last, Py_ssize_t n,
+    Py_ssize_t inner, Py_ssize_t c, Py_ssize_t width, int32_t* best,
 ) noexcept nogil:
-    """Magnitudes as integers, whose order is that of the floats with NaN on top; `along`: one result per element."""
     cdef float tile[TILE]
-    cdef const float* v
-    cdef Py_ssize_t m, i
-    cdef int32_t u, most
-    while n > 0:
-        m = _smaller(n, TILE)
-        v = _singles(x, source, start, m, tile)
-        if along:
-            for i in range(m):
-                u = <int32_t>(_bits(v[i]) & 0x7FFFFFFF)
-                best[i] = u if u > best[i] else best[i]
-            best += m
-        else:
-            most = best[0]
-            for i in range(m):
-                u = <int32_t>(_bits(v[i]) & 0x7FFFFFFF)
-                most = u if u > most else most
-            best[0] = most
-        start += m
-        n -= m
-
-
-cdef void _absmax_rows(
-    const void* x, int source, Py_ssize_t outer, Py_ssize_t n, Py_ssize_t inner, Py_ssize_t c, int32_t* best,
-) noexcept nogil:
-    cdef Py_ssize_t o
-    for o in range(outer):
-        _absmax_into(x, source, (o * n + c) * inner, inner, best, False)
-
-
-cdef void _absmax_columns(
-    const void* x, int source, Py_ssize_t outer, Py_ssize_t n, Py_ssize_t start, Py_ssize_t stop, int32_t* best,
-) noexcept nogil:
-    cdef Py_ssize_t o
-    for o in range(outer):
-        _absmax_into(x, source, o * n + start, stop - start, best, True)
+    cdef Py_ssize_t o, j, at, stop, m
+    for o in range(first, last):
+        at = (o * n + c) * inner
+        if inner == 1:
+            kernel.absmax_columns(_widened(kernel, x, source, at, width, tile), width, best)
+            continue
+        for j in range(width):
+            stop = at + inner
+            while at < stop:
+                m = _smaller(stop - at, TILE)
+                best[j] = kernel.absmax_row(_widened(kernel, x, source, at, m, tile), m, best[j])
+                at += m
 
 
 def absmax(
-    const uint8_t[::1] x, int source, Py_ssize_t outer, Py_ssize_t inner, int32_t[::1] best, int n_threads,
+    const uint8_t[::1] x, int source, Py_ssize_t outer, Py_ssize_t inner, int32_t[:, ::1] best, int n_threads,
 ):
-    """best[c] = bits of max |x[:, c, :]| for x of (outer, best.size, inner); best holds zeros on entry."""
-    cdef Py_ssize_t n = best.shape[0], c
+    """max over b of best[b, c] = bits of max |x[:, c, :]|, x of (outer, best.shape[1], inner); zeros on entry."""
+    cdef const qt_statistics* kernel = _statistics
+    cdef Py_ssize_t blocks = best.shape[0], n = best.shape[1], width = _max(1, TILE // _max(1, inner)), t, b, c
+    cdef Py_ssize_t chunks = _ceil_div(n, width)
     if x.shape[0] == 0:
         return
-    if inner == 1:
-        for c in prange((n + TILE - 1) // TILE, nogil=True, schedule="static", num_threads=n_threads):
-            _absmax_columns(&x[0], source, outer, n, c * TILE, _smaller((c + 1) * TILE, n), &best[c * TILE])
-    else:
-        for c in prange(n, nogil=True, schedule="static", num_threads=n_threads):
-            _absmax_rows(&x[0], source, outer, n, inner, c, &best[c])
+    for t in prange(blocks * chunks, nogil=True, schedule="static", num_threads=n_threads):
+        b = t // chunks
+        c = t % chunks * width
+        _absmax_task(kernel, &x[0], source, b * ROWS, _smaller((b + 1) * ROWS, outer), n, inner, c,
+                     _smaller(width, n - c), &best[b, c])
+
+
+cdef void _abs_sum_task(
+    const qt_statistics* kernel, const void* x, int source, Py_ssize_t first, Py_ssize_t last, Py_ssize_t n,
+    Py_ssize_t inner, Py_ssize_t c, Py_ssize_t width, double* total,
+) noexcept nogil:
+    cdef float tile[TILE]
+    cdef double lanes[QT_STATS_LANES]
+    cdef Py_ssize_t o, j, at, stop, m
+    cdef int i, half
+    for o in range(first, last):
+        at = (o * n + c) * inner
+        if inner == 1:
+            kernel.abs_sum_columns(_widened(kernel, x, source, at, width, tile), width, total)
+            continue
+        for j in range(width):
+            stop = at + inner
+            memset(lanes, 0, sizeof(lanes))
+            while at < stop:
+                m = _smaller(stop - at, TILE)                  # TILE is a multiple of the lanes
+                kernel.abs_sum_row(_widened(kernel, x, source, at, m, tile), m, lanes)
+                at += m
+            half = QT_STATS_LANES // 2
+            while half > 0:
+                for i in range(half):
+                    lanes[i] += lanes[i + half]
+                half = half // 2
+            total[j] += lanes[0]
+
+
+def abs_sum(
+    const uint8_t[::1] x, int source, Py_ssize_t outer, Py_ssize_t inner, double[:, ::1] total, int n_threads,
+):
+    """total[b, c] = sum of |x[o, c, :]| over the o of block b, x of (outer, total.shape[1], inner); zeros on entry.
+
+    In double and in one order: element i of a row x[o, c, :] is added to lane i mod 16, the lanes are added in halves
+    (8 to 8, 4 to 4, 2 to 2, 1 to 1), and the rows of a block of 1024 in the order of o.
+    """
+    cdef const qt_statistics* kernel = _statistics
+    cdef Py_ssize_t blocks = total.shape[0], n = total.shape[1], width = _max(1, TILE // _max(1, inner)), t, b, c
+    cdef Py_ssize_t chunks = _ceil_div(n, width)
+    if x.shape[0] == 0:
+        return
+    for t in prange(blocks * chunks, nogil=True, schedule="static", num_threads=n_threads):
+        b = t // chunks
+        c = t % chunks * width
+        _abs_sum_task(kernel, &x[0], source, b * ROWS, _smaller((b + 1) * ROWS, outer), n, inner, c,
+                      _smaller(width, n - c), &total[b, c])
+
+
+# The histogram counts into 32-bit counters, up to four sets of them: a run of equal values would otherwise wait for its
+# own last increment. A set begins 80 bytes beyond a multiple of 4096: at equal offsets within a page, the processor
+# takes a load from one set for a load of what was just stored to another.
+
+cdef enum:
+    SETS_SIZE = 262144         # bytes of all sets of one thread, a part of the second cache
+    FLUSH = 1073741824         # elements after which 32-bit counters are emptied
+
+
+cdef Py_ssize_t _inside(
+    const float* v, Py_ssize_t n, int32_t limit, float* kept, int64_t* outside
+) noexcept nogil:
+    """Keep the x with -limit <= x < limit, limit being the bits of a float; count the other finite ones."""
+    cdef Py_ssize_t i, m = 0
+    cdef uint32_t u
+    cdef int32_t magnitude
+    for i in range(n):
+        u = _bits(v[i])
+        magnitude = <int32_t>(u & 0x7FFFFFFF)
+        if magnitude < 0x7F800000:
+            if magnitude - <int32_t>(u >> 31) < limit:
+                kept[m] = v[i]
+                m += 1
+            else:
+                outside[0] += 1
+    return m
+
+
+cdef void _flush(int32_t* sets, int n_sets, Py_ssize_t stride, Py_ssize_t n_bins, int64_t* counts) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef int s
+    for s in range(n_sets):
+        for i in range(n_bins):
+            counts[i] += sets[s * stride + i]
+    memset(sets, 0, <size_t>(n_sets * stride * 4))
 
 
 cdef int64_t _histogram_task(
-    const void* x, int source, double per_bin, Py_ssize_t half, Py_ssize_t start, Py_ssize_t stop, int64_t* counts,
+    const qt_statistics* kernel, const void* x, int source, int k, int32_t limit, int32_t half, Py_ssize_t start,
+    Py_ssize_t stop, int32_t* sets, int n_sets, Py_ssize_t stride, int64_t* counts,
 ) noexcept nogil:
     cdef float tile[TILE]
+    cdef float kept[TILE]
+    cdef int32_t bins[TILE]
     cdef const float* v
-    cdef Py_ssize_t n, i
-    cdef double position
+    cdef int32_t* a = sets
+    cdef int32_t* b = sets + (1 % n_sets) * stride
+    cdef int32_t* c = sets + (2 % n_sets) * stride
+    cdef int32_t* d = sets + (3 % n_sets) * stride
+    cdef Py_ssize_t n, i, pending = 0
     cdef int64_t outside = 0
+    memset(sets, 0, <size_t>(n_sets * stride * 4))
     while start < stop:
         n = _smaller(stop - start, TILE)
-        v = _singles(x, source, start, n, tile)
-        for i in range(n):
-            position = <double>v[i] * per_bin        # exact: a power of two, and double has room for it
-            if position >= -<double>half and position < <double>half:
-                counts[half + <Py_ssize_t>floor(position)] += 1
-            elif fabs(position) < 1e300:                # neither NaN nor Inf: |x| < 2^128, per_bin < 2^800
-                outside += 1
+        v = _widened(kernel, x, source, start, n, tile)
         start += n
+        if kernel.bins(v, n, k, half, bins) >= limit:
+            n = _inside(v, n, limit, kept, &outside)
+            kernel.bins(kept, n, k, half, bins)
+        for i in range(0, n - 3, 4):
+            a[bins[i]] += 1
+            b[bins[i + 1]] += 1
+            c[bins[i + 2]] += 1
+            d[bins[i + 3]] += 1
+        for i in range(n & ~<Py_ssize_t>3, n):
+            a[bins[i]] += 1
+        pending += n
+        if pending >= FLUSH:
+            _flush(sets, n_sets, stride, 2 * <Py_ssize_t>half, counts)
+            pending = 0
+    _flush(sets, n_sets, stride, 2 * <Py_ssize_t>half, counts)
     return outside
 
 
@@ -613,16 +717,23 @@ def histogram(
 
     Returns the number of finite values outside [-2^exponent, 2^exponent).
     """
+    cdef const qt_statistics* kernel = _statistics
     cdef Py_ssize_t parts = counts.shape[0], p
     cdef Py_ssize_t share = (size + parts - 1) // parts
-    cdef double per_bin = ldexp(1.0, bits - exponent)
-    cdef Py_ssize_t half = <Py_ssize_t>1 << bits
+    cdef Py_ssize_t stride = _round_up(<Py_ssize_t>2 << bits, 1024) + 20
+    cdef int n_sets = <int>_max(1, _min(4, SETS_SIZE // ((<Py_ssize_t>2 << bits) * 4)))
+    cdef int32_t limit = (exponent + 127) << 23 if exponent > -127 else <int32_t>1 << (exponent + 149)
     cdef int64_t outside = 0
+    cdef Buffer memory
     if size == 0:
         return 0
+    n_sets = 2 if n_sets == 3 else n_sets
+    memory = Buffer(parts * n_sets * stride * 4)
+    cdef int32_t* sets = <int32_t*>memory.start
     for p in prange(parts, nogil=True, schedule="static", num_threads=n_threads):
-        outside += _histogram_task(&x[0], source, per_bin, half, _smaller(p * share, size),
-                                   _smaller((p + 1) * share, size), &counts[p, 0])
+        outside += _histogram_task(kernel, &x[0], source, bits - exponent, limit, <int32_t>1 << bits,
+                                   _smaller(p * share, size), _smaller((p + 1) * share, size),
+                                   sets + p * n_sets * stride, n_sets, stride, &counts[p, 0])
     return outside
 
 

@@ -6,6 +6,7 @@ Each function is one of the numbered equations of docs/quantization.md. Nothing 
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
@@ -191,6 +192,27 @@ def absmax(x: Array, axis: int | None = None) -> NDArray[np.float32]:
     """Largest |x| per index of an axis (of all if None), float32; NaN where there is one, 0 where there is nothing."""
     others = None if axis is None else tuple(i for i in range(x.ndim) if i != axis % x.ndim)
     return np.asarray(np.abs(x.astype(np.float32)).max(axis=others, initial=0))
+
+
+def abs_mean(x: Array, axis: int) -> NDArray[np.float64]:
+    """Mean of |x| per index of an axis, float64: NaN where there is one, else Inf where there is one, 0 of nothing.
+
+    With x as (outer, n, inner) around the axis: element i of a row x[o, c, :] is added to lane i mod 16, the lanes are
+    added in halves (8 to 8, 4 to 4, 2 to 2, 1 to 1), rows in the order of o within blocks of 1024, then the blocks in
+    order.
+    """
+    axis %= x.ndim
+    outer, n, inner = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
+    steps = max(1, -(-inner // 16))
+    lanes = np.zeros((outer, n, steps * 16))
+    lanes[..., :inner] = np.abs(x.astype(np.float64)).reshape(outer, n, inner)
+    rows = np.cumsum(lanes.reshape(outer, n, steps, 16), axis=2)[:, :, -1]  # unlike sum, it adds one after the other
+    for half in (8, 4, 2, 1):
+        rows = rows[..., :half] + rows[..., half : 2 * half]
+    total = np.zeros(n)
+    for start in range(0, outer, 1024):
+        total += np.cumsum(rows[start : start + 1024, :, 0], axis=0)[-1]
+    return total / max(1, outer * inner)
 
 
 def decode(codes: Array, dtype: QDType) -> NDArray[np.float32]:

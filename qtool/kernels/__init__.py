@@ -7,6 +7,7 @@ the same semantics in :mod:`qtool.reference`, which it equals bit for bit.
 from qtool.kernels.ceilings import peak
 from qtool.kernels.elementwise import (
     MinMax,
+    abs_mean,
     absmax,
     dequantize,
     from_e8m0,
@@ -29,6 +30,7 @@ from qtool.kernels.threads import IsaInfo, cap_isa, effective_num_threads, isa_i
 __all__ = [
     "IsaInfo",
     "MinMax",
+    "abs_mean",
     "absmax",
     "cap_isa",
     "conv_integer",

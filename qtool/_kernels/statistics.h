@@ -1,0 +1,67 @@
+/* The table of statistics kernels: counts, ranges, bins and sums of |x|.
+ *
+ * All rows are the same loops (statistics_body.h), compiled for their ISA. Range keys: the bits of a float with those
+ * below the sign inverted if it is negative, as a signed integer, have the order of the floats (-0 just below +0).
+ *
+ * To add an ISA: one header that defines qt_statistics_loops__<isa> and one line in statistics.inc.
+ */
+#ifndef QT_STATISTICS_H
+#define QT_STATISTICS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "cpu.h"
+
+enum {
+    QT_STATS_BLOCK = 4096, /* elements of one call of min_max: counts fit 16 bits, the block fits the first cache */
+    QT_STATS_LANES = 16,   /* partial sums of a row; reference.abs_mean adds in the same order */
+};
+
+typedef struct {
+    const char *name; /* loops__<isa> */
+    qt_isa isa;
+    void (*widen)(const uint16_t *x, int bfloat, ptrdiff_t n, float *t);
+    void (*min_max_32)(const float *x, ptrdiff_t n, int64_t *counts, int32_t *least, int32_t *most);
+    void (*min_max_16)(const uint16_t *x, int16_t inf, ptrdiff_t n, int64_t *counts, int16_t *least, int16_t *most);
+    int32_t (*bins)(const float *x, ptrdiff_t n, int k, int32_t half, int32_t *bins);
+    void (*absmax_columns)(const float *x, ptrdiff_t n, int32_t *best);
+    int32_t (*absmax_row)(const float *x, ptrdiff_t n, int32_t best);
+    void (*abs_sum_columns)(const float *x, ptrdiff_t n, double *sum);
+    void (*abs_sum_row)(const float *x, ptrdiff_t n, double *lanes);
+} qt_statistics;
+
+static inline uint32_t qt_bits_of(float f) {
+    uint32_t u;
+    memcpy(&u, &f, sizeof u);
+    return u;
+}
+
+static inline float qt_float_of(uint32_t u) {
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+#include "statistics_avx2.h"
+#include "statistics_avx512vnni.h"
+#include "statistics_scalar.h"
+
+static const qt_statistics *const QT_STATISTICS[] = {
+#define QT_UKERNEL(isa) &qt_statistics_loops__##isa,
+#include "statistics.inc"
+#undef QT_UKERNEL
+};
+enum { QT_STATISTICS_COUNT = sizeof(QT_STATISTICS) / sizeof(QT_STATISTICS[0]) };
+
+/* The first row, best first, that the cap admits and the processor has. The scalar row always qualifies. */
+static const qt_statistics *qt_choose_statistics(uint32_t features, qt_isa cap) {
+    for (int i = 0; i < QT_STATISTICS_COUNT; ++i) {
+        const uint32_t need = QT_ISAS[QT_STATISTICS[i]->isa].mask;
+        if (QT_STATISTICS[i]->isa <= cap && (features & need) == need) return QT_STATISTICS[i];
+    }
+    return QT_STATISTICS[QT_STATISTICS_COUNT - 1];
+}
+
+#endif

@@ -1,0 +1,158 @@
+/* The loops of the statistics kernels, in C that compilers vectorise. Included once per ISA, without a guard, between
+ * definitions of QT_STATS(name) (adds the suffix of the ISA) and QT_STATS_TARGET (its target attribute).
+ *
+ * Everything works on the bits of the numbers, in integers: nothing rounds, and a processor mode that flushes
+ * subnormals to zero changes nothing.
+ */
+
+/* float32 of n float16 (bfloat == 0) or bfloat16 values. */
+QT_STATS_TARGET static void QT_STATS(qt_widen)(const uint16_t *restrict x, int bfloat, ptrdiff_t n, float *restrict t) {
+    if (bfloat) {
+        for (ptrdiff_t i = 0; i < n; ++i) t[i] = qt_float_of((uint32_t)x[i] << 16);
+        return;
+    }
+    for (ptrdiff_t i = 0; i < n; ++i) {
+        const uint32_t h = x[i], magnitude = h & 0x7FFF, exponent = h & 0x7C00;
+        const uint32_t subnormal = qt_bits_of((float)(int32_t)(h & 0x3FF) * 0x1p-24f); /* normal as a float32 */
+        uint32_t u = (magnitude << 13) + 0x38000000; /* the bias goes from 15 to 127 */
+        u = exponent ? u : subnormal;
+        u = exponent == 0x7C00 ? (magnitude << 13) | 0x7F800000 : u;
+        t[i] = qt_float_of(u | (h & 0x8000) << 16);
+    }
+}
+
+/* One block (n <= QT_STATS_BLOCK) of float32: adds NaN, +Inf, -Inf and zero counts, extends the range of keys. */
+QT_STATS_TARGET static void QT_STATS(qt_min_max_32)(const float *restrict x, ptrdiff_t n, int64_t *restrict counts,
+                                                   int32_t *least, int32_t *most) {
+    const int32_t inf = 0x7F800000;
+    int32_t low = *least, high = *most, top = 0, zeros = 0;
+    for (ptrdiff_t i = 0; i < n; ++i) {
+        const int32_t s = (int32_t)qt_bits_of(x[i]), magnitude = s & 0x7FFFFFFF;
+        const int32_t key = s ^ ((s >> 31) & 0x7FFFFFFF);
+        zeros += magnitude == 0;
+        top = magnitude > top ? magnitude : top;
+        low = key < low ? key : low;
+        high = key > high ? key : high;
+    }
+    if (top >= inf) { /* again, with an eye on NaN and Inf; the block is in the cache */
+        int32_t nans = 0, infs = 0, negative = 0;
+        low = *least;
+        high = *most;
+        for (ptrdiff_t i = 0; i < n; ++i) {
+            const int32_t s = (int32_t)qt_bits_of(x[i]), magnitude = s & 0x7FFFFFFF;
+            const int32_t key = s ^ ((s >> 31) & 0x7FFFFFFF);
+            const int32_t below = magnitude < inf ? key : inf, above = magnitude < inf ? key : INT32_MIN;
+            nans += magnitude > inf;
+            infs += magnitude == inf;
+            negative += s == (int32_t)0xFF800000;
+            low = below < low ? below : low;
+            high = above > high ? above : high;
+        }
+        counts[0] += nans;
+        counts[1] += infs - negative;
+        counts[2] += negative;
+    }
+    counts[3] += zeros;
+    *least = low;
+    *most = high;
+}
+
+/* The same for 16-bit floats, whose infinity has the bits `inf`; keys are those of 16 bits. */
+QT_STATS_TARGET static void QT_STATS(qt_min_max_16)(const uint16_t *restrict x, int16_t inf, ptrdiff_t n,
+                                                   int64_t *restrict counts, int16_t *least, int16_t *most) {
+    int16_t low = *least, high = *most, top = 0, zeros = 0;
+    for (ptrdiff_t i = 0; i < n; ++i) {
+        const int16_t s = (int16_t)x[i], magnitude = (int16_t)(s & 0x7FFF);
+        const int16_t key = (int16_t)(s ^ ((s >> 15) & 0x7FFF));
+        zeros = (int16_t)(zeros + (magnitude == 0));
+        top = magnitude > top ? magnitude : top;
+        low = key < low ? key : low;
+        high = key > high ? key : high;
+    }
+    if (top >= inf) {
+        int16_t nans = 0, infs = 0, negative = 0;
+        low = *least;
+        high = *most;
+        for (ptrdiff_t i = 0; i < n; ++i) {
+            const int16_t s = (int16_t)x[i], magnitude = (int16_t)(s & 0x7FFF);
+            const int16_t key = (int16_t)(s ^ ((s >> 15) & 0x7FFF));
+            const int16_t below = magnitude < inf ? key : inf, above = magnitude < inf ? key : INT16_MIN;
+            nans = (int16_t)(nans + (magnitude > inf));
+            infs = (int16_t)(infs + (magnitude == inf));
+            negative = (int16_t)(negative + (s == (int16_t)(inf | INT16_MIN)));
+            low = below < low ? below : low;
+            high = above > high ? above : high;
+        }
+        counts[0] += nans;
+        counts[1] += infs - negative;
+        counts[2] += negative;
+    }
+    counts[3] += zeros;
+    *least = low;
+    *most = high;
+}
+
+/* bins[i] = floor(x[i] * 2^k) + half; returns the bits of the largest |x|. A bin is valid if |x * 2^k| <= half <= 2^16.
+ *
+ * |x| = m * 2^(e-150) with m < 2^24 and e >= 1, so floor(|x| * 2^k) = m >> (150-k-e). A number below zero has the floor
+ * -ceil(m / 2^s) = ~((m-1) >> s), also for m = 0: (m + g) >> s ^ g, g the sign as 0 or -1, serves both signs and -0.
+ * Of a valid bin, s is 7 or more if x is normal; a subnormal has e = 1 and s = 149-k, which is below zero if the bins are
+ * finer than the subnormals: then m is moved up by k-149 <= 16 instead, and no normal number is valid.
+ */
+QT_STATS_TARGET static int32_t QT_STATS(qt_bins)(const float *restrict x, ptrdiff_t n, int k, int32_t half,
+                                                int32_t *restrict bins) {
+    const int32_t base = 150 - k, up = k > 149 ? k - 149 : 0;
+    int32_t top = 0;
+    for (ptrdiff_t i = 0; i < n; ++i) {
+        const int32_t s = (int32_t)qt_bits_of(x[i]), magnitude = s & 0x7FFFFFFF, sign = s >> 31;
+        const int32_t exponent = magnitude >> 23;
+        const int32_t normal = exponent > 0 ? 0x800000 : 0, e = exponent > 1 ? exponent : 1;
+        const int32_t m = (int32_t)((uint32_t)((s & 0x7FFFFF) | normal) << up);
+        int32_t shift = base - e;
+        shift = shift > 31 ? 31 : shift;
+        shift = shift < 0 ? 0 : shift;
+        const int32_t floored = ((int32_t)((uint32_t)m + (uint32_t)sign) >> shift) ^ sign;
+        bins[i] = (int32_t)((uint32_t)floored + (uint32_t)half); /* unsigned: invalid bins may wrap */
+        top = magnitude > top ? magnitude : top;
+    }
+    return top;
+}
+
+/* best[i] = max(best[i], bits of |x[i]|): the order of the floats, with NaN on top. */
+QT_STATS_TARGET static void QT_STATS(qt_absmax_columns)(const float *restrict x, ptrdiff_t n, int32_t *restrict best) {
+    for (ptrdiff_t i = 0; i < n; ++i) {
+        const int32_t u = (int32_t)(qt_bits_of(x[i]) & 0x7FFFFFFF);
+        best[i] = u > best[i] ? u : best[i];
+    }
+}
+
+QT_STATS_TARGET static int32_t QT_STATS(qt_absmax_row)(const float *restrict x, ptrdiff_t n, int32_t best) {
+    for (ptrdiff_t i = 0; i < n; ++i) {
+        const int32_t u = (int32_t)(qt_bits_of(x[i]) & 0x7FFFFFFF);
+        best = u > best ? u : best;
+    }
+    return best;
+}
+
+/* sum[i] += |x[i]| */
+QT_STATS_TARGET static void QT_STATS(qt_abs_sum_columns)(const float *restrict x, ptrdiff_t n, double *restrict sum) {
+    for (ptrdiff_t i = 0; i < n; ++i) sum[i] += (double)qt_float_of(qt_bits_of(x[i]) & 0x7FFFFFFF);
+}
+
+/* lanes[i % QT_STATS_LANES] += |x[i]|, in order */
+QT_STATS_TARGET static void QT_STATS(qt_abs_sum_row)(const float *restrict x, ptrdiff_t n, double *restrict lanes) {
+    double sum[QT_STATS_LANES];
+    ptrdiff_t i = 0;
+    memcpy(sum, lanes, sizeof sum);
+    for (; i + QT_STATS_LANES <= n; i += QT_STATS_LANES)
+        for (int j = 0; j < QT_STATS_LANES; ++j) sum[j] += (double)qt_float_of(qt_bits_of(x[i + j]) & 0x7FFFFFFF);
+    for (int j = 0; i + j < n; ++j) sum[j] += (double)qt_float_of(qt_bits_of(x[i + j]) & 0x7FFFFFFF);
+    memcpy(lanes, sum, sizeof sum);
+}
+
+static const qt_statistics QT_STATS(qt_statistics_loops) = {
+    QT_STATS_NAME,           QT_STATS_ISA,         QT_STATS(qt_widen),
+    QT_STATS(qt_min_max_32), QT_STATS(qt_min_max_16), QT_STATS(qt_bins),
+    QT_STATS(qt_absmax_columns), QT_STATS(qt_absmax_row), QT_STATS(qt_abs_sum_columns),
+    QT_STATS(qt_abs_sum_row),
+};
