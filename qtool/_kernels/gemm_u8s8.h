@@ -36,6 +36,14 @@ typedef struct {
 } qt_gemm_u8s8;
 
 #include "gemm_u8s8_scalar.h"
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#include "gemm_u8s8_avx2.h"
+#define QT_HAVE_AVX2 1
+#if __GNUC__ >= 11 || __clang_major__ >= 12
+#include "gemm_u8s8_avxvnni.h"
+#define QT_HAVE_AVXVNNI 1
+#endif
+#endif
 
 static const qt_gemm_u8s8 *const QT_GEMM_U8S8[] = {
 #define QT_UKERNEL(name) &qt_gemm_u8s8_##name,
