@@ -21,8 +21,14 @@ cdef extern from "_kernels/cpu.h" nogil:
     const qt_named_mask *QT_ISAS
     const int QT_CPU_FEATURE_COUNT
     const int QT_ISA_COUNT
+    const qt_isa QT_ISA_AMX_INT8
+    const uint32_t QT_CPU_AMX
     uint32_t qt_detect_cpu()
     int qt_openmp()
+
+
+cdef extern from "_kernels/amx_permission.h" nogil:
+    int qt_request_amx()
 
 
 cdef extern from "_kernels/gemm_u8s8.h" nogil:
@@ -47,6 +53,7 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
 
 cdef uint32_t _features = qt_detect_cpu()
 cdef str _cap = "auto"
+cdef str _amx = "absent"               # or not asked, granted, refused
 cdef const qt_gemm_u8s8 *_gemm = NULL  # never NULL after import
 
 
@@ -68,24 +75,39 @@ def supported_isas():
 
 
 def isa_state():
-    """(features, supported, cap, rows, kernel, its ISA): what isa_info() puts into words."""
+    """(features, supported, cap, AMX permission, families): what isa_info() puts into words.
+
+    A family is (name, chosen row, rows); a row is (name, its ISA), best first.
+    """
     features = tuple([
         QT_CPU_FEATURES[i].name.decode() for i in range(QT_CPU_FEATURE_COUNT) if _features & QT_CPU_FEATURES[i].mask
     ])
-    rows = tuple([QT_GEMM_U8S8[i].name.decode() for i in range(QT_GEMM_U8S8_COUNT)])
-    return features, supported_isas(), _cap, rows, _gemm.name.decode(), QT_ISAS[_gemm.isa].name.decode()
+    gemm = tuple([_row(QT_GEMM_U8S8[i].name, QT_GEMM_U8S8[i].isa) for i in range(QT_GEMM_U8S8_COUNT)])
+    families = (("gemm_u8s8", _row(_gemm.name, _gemm.isa), gemm),)
+    return features, supported_isas(), _cap, _amx, families
+
+
+cdef tuple _row(const char *name, qt_isa isa):
+    return name.decode(), QT_ISAS[isa].name.decode()
+
+
+cdef void _choose(uint32_t features, qt_isa cap) noexcept:
+    """The pointer of every family."""
+    global _gemm
+    _gemm = qt_choose_gemm_u8s8(features, cap)
 
 
 def set_isa(str name):
-    """Cap dispatch at ``name`` and return the name of the chosen kernel; 'auto' lifts the cap.
+    """Cap dispatch at ``name`` and return the name of the chosen matrix kernel; 'auto' lifts the cap.
 
+    Asks the operating system for AMX if a kernel with tiles is the best; if it refuses, the next row is taken.
     Not thread-safe: it changes which kernel the next call takes.
 
     Raises:
         ValueError: If there is no such name.
         RuntimeError: If this processor does not have it.
     """
-    global _cap, _gemm
+    global _cap, _amx
     names = isa_names()
     if name == "auto":
         cap = len(names) - 1
@@ -97,7 +119,13 @@ def set_isa(str name):
             )
     else:
         raise ValueError(f"QTOOL_ISA={name} is not an instruction set; expected one of auto, {', '.join(names)}.")
-    _gemm = qt_choose_gemm_u8s8(_features, <qt_isa>cap)
+    _choose(_features, <qt_isa>cap)
+    if _gemm.isa == QT_ISA_AMX_INT8:
+        _amx = "granted" if qt_request_amx() else "refused"
+        if _amx == "refused":
+            _choose(_features & ~QT_CPU_AMX, <qt_isa>cap)
+    elif _amx == "absent" and _features & QT_CPU_AMX == QT_CPU_AMX:
+        _amx = "not asked"
     _cap = name
     return _gemm.name.decode()
 
