@@ -46,6 +46,8 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
         void (*pack_b)(const uint8_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, uint8_t, void *,
                        uint32_t *) noexcept nogil
         void (*run)(Py_ssize_t, const void *, const void *, uint32_t *, Py_ssize_t) noexcept nogil
+        void (*begin)() noexcept nogil
+        void (*end)() noexcept nogil
     const qt_gemm_u8s8 **QT_GEMM_U8S8
     const int QT_GEMM_U8S8_COUNT
     const qt_gemm_u8s8 *qt_choose_gemm_u8s8(uint32_t, qt_isa)
@@ -987,7 +989,7 @@ cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
     p.kc = _min(_max(1024 // p.kernel.kr * p.kernel.kr, p.kernel.kr), p.kernel.max_kc)
     p.nc = _min(_round_up(128, nr), p.n_padded)
     p.mc = _max(16, _min(64, 262144 // _max(1, p.k_padded * p.kernel.a_size)))
-    p.mc = _round_up(_min(p.mc, p.m), mr)
+    p.mc = _round_up(_min(p.mc, p.m), mr)   # whole panels: the kernel writes all its rows
     p.row_blocks = _ceil_div(p.m, p.mc)
     p.col_ranges = _min(_ceil_div(wanted, _max(1, items * p.row_blocks)), _ceil_div(p.n, 4 * nr))
     p.cols = _round_up(_ceil_div(p.n, p.col_ranges), nr)
@@ -1026,6 +1028,8 @@ cdef void _multiply(const Product *p, const Workspace *ws, const Sides *s, Py_ss
     cdef Py_ssize_t k0, kc, i, j, col = col_start, cols
     cdef const char *a
     cdef const char *b
+    if kernel.begin != NULL:
+        kernel.begin()
     while col < col_stop:
         cols = _min(p.nc, col_stop - col)
         memset(ws.acc, 0, <size_t>(p.mc * p.nc) * 4)
@@ -1044,6 +1048,8 @@ cdef void _multiply(const Product *p, const Workspace *ws, const Sides *s, Py_ss
             k0 += kc
         _finish(p, ws, s, p.colsum + item * p.n_padded + col, row, rows, col, cols, out)
         col += cols
+    if kernel.end != NULL:
+        kernel.end()
 
 
 cdef void _finish(const Product *p, const Workspace *ws, const Sides *s, const uint32_t *colsum, Py_ssize_t row,
