@@ -1,7 +1,8 @@
 """Build of the one extension, ``qtool._core``: baseline instruction set, OpenMP where the compiler has it.
 
 Everything else about the package is in pyproject.toml. Switches (environment): QTOOL_NO_OPENMP=1 builds without
-threads, QTOOL_CYTHON_DEBUG=1 turns bounds checks on, QTOOL_ANNOTATE=1 writes _core.html.
+threads, QTOOL_CYTHON_DEBUG=1 turns bounds checks on, QTOOL_ANNOTATE=1 writes _core.html, QTOOL_SANITIZE=1 builds for
+tests with the sanitizers of gcc and clang (.ci/run shows how to load such an extension).
 """
 
 import os
@@ -25,6 +26,9 @@ DIRECTIVES = {
 # -ffp-contract=off: a fused multiply-add rounds once where ONNX rounds twice.
 # No -march: the baseline is the floor of the ABI; faster kernels carry their own target attribute.
 UNIX_FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden"]
+# the first error ends the process; Python's own -fwrapv would hide signed overflow
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+SANITIZER_FLAGS = [*SANITIZERS, "-O1", "-g", "-fno-omit-frame-pointer", "-fno-wrapv"]
 MSVC_FLAGS = ["/O2", "/std:c11", "/fp:precise"]
 HEADERS = [str(path) for path in sorted(Path("qtool/_kernels").glob("*"))]
 NO_OPENMP = """
@@ -52,6 +56,9 @@ class BuildExt(build_ext):
             link += [] if msvc else openmp
         else:
             sys.stderr.write(NO_OPENMP.format(why="a test program did not build"))
+        if os.environ.get("QTOOL_SANITIZE") == "1":
+            flags += SANITIZER_FLAGS
+            link += SANITIZERS
         for extension in self.extensions:
             extension.extra_compile_args = flags + extension.extra_compile_args
             extension.extra_link_args = link + extension.extra_link_args

@@ -20,8 +20,14 @@ cdef extern from "_kernels/cpu.h" nogil:
     const qt_named_mask *QT_ISAS
     const int QT_CPU_FEATURE_COUNT
     const int QT_ISA_COUNT
+    const qt_isa QT_ISA_AMX_INT8
+    const uint32_t QT_CPU_AMX
     uint32_t qt_detect_cpu()
     int qt_openmp()
+
+
+cdef extern from "_kernels/amx_permission.h" nogil:
+    int qt_request_amx()
 
 
 cdef extern from "_kernels/gemm_u8s8.h" nogil:
@@ -39,6 +45,8 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
         void (*pack_b)(const uint8_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, Py_ssize_t, uint8_t, void *,
                        uint32_t *) noexcept nogil
         void (*run)(Py_ssize_t, const void *, const void *, uint32_t *, Py_ssize_t) noexcept nogil
+        void (*begin)() noexcept nogil
+        void (*end)() noexcept nogil
     const qt_gemm_u8s8 **QT_GEMM_U8S8
     const int QT_GEMM_U8S8_COUNT
     const qt_gemm_u8s8 *qt_choose_gemm_u8s8(uint32_t, qt_isa)
@@ -71,6 +79,8 @@ cdef extern from "_kernels/quantize.h" nogil:
                        Py_ssize_t, uint8_t *) noexcept nogil
         void (*range)(const float *, Py_ssize_t, float *, float *) noexcept nogil
         void (*pack)(const uint8_t *, int, Py_ssize_t, uint8_t *) noexcept nogil
+    const qt_quantize **QT_QUANTIZE
+    const int QT_QUANTIZE_COUNT
     const qt_quantize *qt_choose_quantize(uint32_t, qt_isa)
     int32_t qt_rint_within(float, float, float)
 
@@ -83,7 +93,11 @@ cdef extern from "_kernels/dequantize.h" nogil:
                         Py_ssize_t, float *) noexcept nogil
         void (*halves)(const float *, const float *, Py_ssize_t, int, Py_ssize_t, uint16_t *) noexcept nogil
         void (*unpack)(const uint8_t *, int, Py_ssize_t, uint8_t *) noexcept nogil
+    const qt_dequantize **QT_DEQUANTIZE
+    const int QT_DEQUANTIZE_COUNT
     const qt_dequantize *qt_choose_dequantize(uint32_t, qt_isa)
+
+
 cdef extern from "_kernels/statistics.h" nogil:
     enum:
         QT_STATS_BLOCK
@@ -99,11 +113,14 @@ cdef extern from "_kernels/statistics.h" nogil:
         int32_t (*absmax_row)(const float *, Py_ssize_t, int32_t) noexcept nogil
         void (*abs_sum_columns)(const float *, Py_ssize_t, double *) noexcept nogil
         void (*abs_sum_row)(const float *, Py_ssize_t, double *) noexcept nogil
+    const qt_statistics **QT_STATISTICS
+    const int QT_STATISTICS_COUNT
     const qt_statistics *qt_choose_statistics(uint32_t, qt_isa)
 
 
 cdef uint32_t _features = qt_detect_cpu()
 cdef str _cap = "auto"
+cdef str _amx = "absent"               # or not asked, granted, refused
 cdef const qt_gemm_u8s8 *_gemm = NULL  # never NULL after import
 cdef const qt_quantize *_quantize = NULL
 cdef const qt_dequantize *_dequantize = NULL
@@ -128,24 +145,50 @@ def supported_isas():
 
 
 def isa_state():
-    """(features, supported, cap, rows, kernel, its ISA): what isa_info() puts into words."""
+    """(features, supported, cap, AMX permission, families): what isa_info() puts into words.
+
+    A family is (name, chosen row, rows); a row is (name, its ISA), best first.
+    """
     features = tuple([
         QT_CPU_FEATURES[i].name.decode() for i in range(QT_CPU_FEATURE_COUNT) if _features & QT_CPU_FEATURES[i].mask
     ])
-    rows = tuple([QT_GEMM_U8S8[i].name.decode() for i in range(QT_GEMM_U8S8_COUNT)])
-    return features, supported_isas(), _cap, rows, _gemm.name.decode(), QT_ISAS[_gemm.isa].name.decode()
+    gemm = tuple([_row(QT_GEMM_U8S8[i].name, QT_GEMM_U8S8[i].isa) for i in range(QT_GEMM_U8S8_COUNT)])
+    quantize = tuple([_row(QT_QUANTIZE[i].name, QT_QUANTIZE[i].isa) for i in range(QT_QUANTIZE_COUNT)])
+    dequantize = tuple([_row(QT_DEQUANTIZE[i].name, QT_DEQUANTIZE[i].isa) for i in range(QT_DEQUANTIZE_COUNT)])
+    statistics = tuple([_row(QT_STATISTICS[i].name, QT_STATISTICS[i].isa) for i in range(QT_STATISTICS_COUNT)])
+    families = (
+        ("gemm_u8s8", _row(_gemm.name, _gemm.isa), gemm),
+        ("quantize", _row(_quantize.name, _quantize.isa), quantize),
+        ("dequantize", _row(_dequantize.name, _dequantize.isa), dequantize),
+        ("statistics", _row(_statistics.name, _statistics.isa), statistics),
+    )
+    return features, supported_isas(), _cap, _amx, families
+
+
+cdef tuple _row(const char *name, qt_isa isa):
+    return name.decode(), QT_ISAS[isa].name.decode()
+
+
+cdef void _choose(uint32_t features, qt_isa cap) noexcept:
+    """The pointer of every family."""
+    global _gemm, _quantize, _dequantize, _statistics
+    _gemm = qt_choose_gemm_u8s8(features, cap)
+    _quantize = qt_choose_quantize(features, cap)
+    _dequantize = qt_choose_dequantize(features, cap)
+    _statistics = qt_choose_statistics(features, cap)
 
 
 def set_isa(str name):
-    """Cap dispatch at ``name`` and return the name of the chosen kernel; 'auto' lifts the cap.
+    """Cap dispatch at ``name`` and return the name of the chosen matrix kernel; 'auto' lifts the cap.
 
+    Asks the operating system for AMX if a kernel with tiles is the best; if it refuses, the next row is taken.
     Not thread-safe: it changes which kernel the next call takes.
 
     Raises:
         ValueError: If there is no such name.
         RuntimeError: If this processor does not have it.
     """
-    global _cap, _gemm, _quantize, _dequantize, _statistics
+    global _cap, _amx
     names = isa_names()
     if name == "auto":
         cap = len(names) - 1
@@ -157,9 +200,13 @@ def set_isa(str name):
             )
     else:
         raise ValueError(f"QTOOL_ISA={name} is not an instruction set; expected one of auto, {', '.join(names)}.")
-    _gemm = qt_choose_gemm_u8s8(_features, <qt_isa>cap)
-    _quantize, _dequantize = qt_choose_quantize(_features, <qt_isa>cap), qt_choose_dequantize(_features, <qt_isa>cap)
-    _statistics = qt_choose_statistics(_features, <qt_isa>cap)
+    _choose(_features, <qt_isa>cap)
+    if _gemm.isa == QT_ISA_AMX_INT8:
+        _amx = "granted" if qt_request_amx() else "refused"
+        if _amx == "refused":
+            _choose(_features & ~QT_CPU_AMX, <qt_isa>cap)
+    elif _amx == "absent" and _features & QT_CPU_AMX == QT_CPU_AMX:
+        _amx = "not asked"
     _cap = name
     return _gemm.name.decode()
 
@@ -863,7 +910,7 @@ cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
     p.kc = _min(_max(1024 // p.kernel.kr * p.kernel.kr, p.kernel.kr), p.kernel.max_kc)
     p.nc = _min(_round_up(128, nr), p.n_padded)
     p.mc = _max(16, _min(64, 262144 // _max(1, p.k_padded * p.kernel.a_size)))
-    p.mc = _round_up(_min(p.mc, p.m), mr)
+    p.mc = _round_up(_min(p.mc, p.m), mr)   # whole panels: the kernel writes all its rows
     p.row_blocks = _ceil_div(p.m, p.mc)
     p.col_ranges = _min(_ceil_div(wanted, _max(1, items * p.row_blocks)), _ceil_div(p.n, 4 * nr))
     p.cols = _round_up(_ceil_div(p.n, p.col_ranges), nr)
@@ -902,6 +949,8 @@ cdef void _multiply(const Product *p, const Workspace *ws, const Sides *s, Py_ss
     cdef Py_ssize_t k0, kc, i, j, col = col_start, cols
     cdef const char *a
     cdef const char *b
+    if kernel.begin != NULL:
+        kernel.begin()
     while col < col_stop:
         cols = _min(p.nc, col_stop - col)
         memset(ws.acc, 0, <size_t>(p.mc * p.nc) * 4)
@@ -920,6 +969,8 @@ cdef void _multiply(const Product *p, const Workspace *ws, const Sides *s, Py_ss
             k0 += kc
         _finish(p, ws, s, p.colsum + item * p.n_padded + col, row, rows, col, cols, out)
         col += cols
+    if kernel.end != NULL:
+        kernel.end()
 
 
 cdef void _finish(const Product *p, const Workspace *ws, const Sides *s, const uint32_t *colsum, Py_ssize_t row,

@@ -28,6 +28,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.skip(reason=reason))
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the instruction sets whose kernels this run left out: a green run says nothing about those."""
+    reasons = {report.longrepr[2] for report in terminalreporter.stats.get("skipped", []) if report.longrepr}
+    for reason in sorted(reasons):
+        if "Skipped: ISA " in reason:
+            terminalreporter.write_line(f"kernels not tested: {reason.removeprefix('Skipped: ')}")
+
+
 @pytest.fixture(scope="session")
 def zoo() -> Path:
     """The folder of real models; use it in tests that are marked ``zoo``."""

@@ -1,18 +1,30 @@
-/* The permission to use AMX tiles, asked of the operating system: 1 granted, 0 refused.
+/* Leave to use tiles. Linux saves their 8 KB per thread only for processes that asked, and kills one that did not ask
+ * at its first tile instruction; the answer of CPUID (__builtin_cpu_supports too) says nothing about it.
  *
- * Linux keeps tile state off until a process asks (arch_prctl ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA); the first tile
- * instruction without it is a SIGILL. It refuses if a thread has a signal stack too small for the tiles, and refuses small
- * signal stacks from then on. Elsewhere nobody refuses: XCR0 has spoken already.
+ * Asking changes the process for good: from then on signal stacks must have room for the tiles. It is therefore done
+ * when a tile kernel is about to be chosen, not at import, and it may be refused (a thread with a small sigaltstack).
  */
 #ifndef QT_AMX_PERMISSION_H
 #define QT_AMX_PERMISSION_H
 
-#if defined(__linux__) && defined(__x86_64__)
+#if defined(__x86_64__) && defined(__linux__)
+
 #include <sys/syscall.h>
 #include <unistd.h>
-static int qt_request_amx(void) { return syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18) == 0; }
+
+/* 1 if this process may use tiles, now or already. Threads that exist and those to come are both covered. */
+static int qt_request_amx(void) {
+    enum { ARCH_GET_XCOMP_PERM = 0x1022, ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_TILEDATA = 18 };
+    unsigned long granted = 0;
+    if (syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILEDATA)) return 0;
+    if (syscall(SYS_arch_prctl, ARCH_GET_XCOMP_PERM, &granted)) return 0;
+    return (int)(granted >> XFEATURE_TILEDATA & 1);
+}
+
 #else
-static int qt_request_amx(void) { return 1; }
+
+static int qt_request_amx(void) { return 0; }
+
 #endif
 
 #endif

@@ -3,9 +3,9 @@
  * Both are needed: on a machine that masks zmm or tile state, CPUID alone leads to SIGILL. The answer is a mask, not a
  * level: AVX-VNNI and AVX-512-VNNI do not imply each other (Alder Lake, Ice Lake).
  *
- * AMX: the bits say that the hardware and XCR0 have tiles. A process also needs the kernel's permission
- * (arch_prctl ARCH_REQ_XCOMP_PERM), which changes the process for good; it is the business of the kernel that uses tiles
- * to ask for it, and no kernel here does.
+ * AMX: the bits say that the hardware and XCR0 have tiles. A process also needs the permission of the operating system,
+ * which changes the process for good: set_isa() of _core.pyx asks (amx_permission.h) the first time it would choose a
+ * kernel with tiles, and passes over them where it is refused.
  */
 #ifndef QT_CPU_H
 #define QT_CPU_H
@@ -23,6 +23,9 @@ enum {
     QT_CPU_AVX512_VNNI = 1u << 6,
     QT_CPU_AMX_TILE = 1u << 7,
     QT_CPU_AMX_INT8 = 1u << 8,
+    QT_CPU_F16C = 1u << 9,
+    QT_CPU_AMX = QT_CPU_AMX_TILE | QT_CPU_AMX_INT8,
+    QT_CPU_AVX512_ALL = QT_CPU_AVX512F | QT_CPU_AVX512DQ | QT_CPU_AVX512BW | QT_CPU_AVX512VL | QT_CPU_AVX512_VNNI,
 };
 
 typedef struct {
@@ -31,6 +34,7 @@ typedef struct {
 } qt_named_mask;
 
 static const qt_named_mask QT_CPU_FEATURES[] = {
+    {"f16c", QT_CPU_F16C},
     {"avx2", QT_CPU_AVX2},
     {"avx_vnni", QT_CPU_AVX_VNNI},
     {"avx512f", QT_CPU_AVX512F},
@@ -48,11 +52,10 @@ typedef enum { QT_ISA_SCALAR, QT_ISA_AVX2, QT_ISA_AVXVNNI, QT_ISA_AVX512VNNI, QT
 
 static const qt_named_mask QT_ISAS[QT_ISA_COUNT] = {
     {"scalar", 0},
-    {"avx2", QT_CPU_AVX2},
-    {"avxvnni", QT_CPU_AVX2 | QT_CPU_AVX_VNNI},
-    {"avx512vnni", QT_CPU_AVX512F | QT_CPU_AVX512DQ | QT_CPU_AVX512BW | QT_CPU_AVX512VL | QT_CPU_AVX512_VNNI},
-    {"amx_int8", QT_CPU_AMX_TILE | QT_CPU_AMX_INT8 | QT_CPU_AVX512F | QT_CPU_AVX512DQ | QT_CPU_AVX512BW |
-                     QT_CPU_AVX512VL},
+    {"avx2", QT_CPU_AVX2 | QT_CPU_F16C},
+    {"avxvnni", QT_CPU_AVX2 | QT_CPU_F16C | QT_CPU_AVX_VNNI},
+    {"avx512vnni", QT_CPU_AVX2 | QT_CPU_F16C | QT_CPU_AVX512_ALL},
+    {"amx_int8", QT_CPU_AVX2 | QT_CPU_F16C | QT_CPU_AVX512_ALL | QT_CPU_AMX}, /* it packs with AVX-512 */
 };
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
@@ -70,6 +73,7 @@ static uint32_t qt_detect_cpu(void) {
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & (1u << 27))) return 0; /* OSXSAVE: without it there is no XCR0 */
     const uint64_t saved = qt_xcr0();
     const int ymm = (saved & 0x6) == 0x6, zmm = (saved & 0xE6) == 0xE6, tile = (saved & 0x60000) == 0x60000;
+    if (ymm && (c & (1u << 29))) mask |= QT_CPU_F16C;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     const uint32_t subleaves = a;
     if (ymm && (b & (1u << 5))) mask |= QT_CPU_AVX2;

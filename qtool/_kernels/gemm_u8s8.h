@@ -33,9 +33,22 @@ typedef struct {
                    uint8_t flip, void *packed, uint32_t *colsum);
     /* c[mr][nr] += A panel * B panel; kc is the padded K of the block. */
     void (*run)(ptrdiff_t kc, const void *a, const void *b, uint32_t *c, ptrdiff_t ldc);
+    /* Around run(), once per thread and task: state that the kernel needs in its thread. NULL: none. */
+    void (*begin)(void);
+    void (*end)(void);
 } qt_gemm_u8s8;
 
+#include "amx_permission.h"
 #include "gemm_u8s8_scalar.h"
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#include "gemm_u8s8_amx_int8.h"
+#include "gemm_u8s8_avx2.h"
+#include "gemm_u8s8_avx512vnni.h"
+#if __GNUC__ >= 11 || __clang_major__ >= 12
+#include "gemm_u8s8_avxvnni.h"
+#define QT_HAVE_AVXVNNI 1
+#endif
+#endif
 
 static const qt_gemm_u8s8 *const QT_GEMM_U8S8[] = {
 #define QT_UKERNEL(name) &qt_gemm_u8s8_##name,

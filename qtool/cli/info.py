@@ -27,7 +27,12 @@ def info(
         rows = [["qtool", facts["qtool"]], ["python", facts["python"]], ["platform", facts["platform"]]]
         rows += [[name, installed or "not installed"] for name, installed in facts["packages"].items()]
         rows += [["threads", str(facts["threads"])]]
-        rows += [[f"kernels: {key}", _text(value)] for key, value in facts["kernels"].items()]
+        shown = {key: value for key, value in facts["kernels"].items() if key != "families"}
+        rows += [[f"kernels: {key}", _text(value)] for key, value in shown.items()]
+        rows += [
+            [f"kernels: {choice['family']}", f"{choice['kernel']}: {choice['reason']}"]
+            for choice in facts["kernels"]["families"]
+        ]
         out.table(["what", "value"], rows)
 
 

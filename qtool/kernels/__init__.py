@@ -25,10 +25,11 @@ from qtool.kernels.integer import (
     qlinear_conv,
     qlinear_matmul,
 )
-from qtool.kernels.threads import IsaInfo, cap_isa, effective_num_threads, isa_info
+from qtool.kernels.threads import IsaInfo, KernelChoice, cap_isa, effective_num_threads, isa_info
 
 __all__ = [
     "IsaInfo",
+    "KernelChoice",
     "MinMax",
     "abs_mean",
     "absmax",

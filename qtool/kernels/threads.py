@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,23 @@ def _read_quota(folder: Path, *, v2: bool) -> float | None:
 
 
 @dataclass(frozen=True)
+class KernelChoice:
+    """What dispatch chose for one family of kernels.
+
+    Attributes:
+        family: Name of the family.
+        kernel: The chosen kernel.
+        isa: The instruction set it is written for.
+        reason: Why this one, and what kept each better one out.
+    """
+
+    family: str
+    kernel: str
+    isa: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class IsaInfo:
     """What the processor has, what dispatch is allowed, and what it chose.
 
@@ -134,35 +151,63 @@ class IsaInfo:
         features: Detected features, named as in /proc/cpuinfo; those the operating system does not save are absent.
         supported: Values of ``QTOOL_ISA`` that this processor can carry out.
         cap: The value in force; ``auto`` is no cap.
+        amx: Permission of the operating system to use AMX tiles: ``absent`` (no such processor), ``not asked`` (no
+            kernel with tiles was wanted yet), ``granted`` or ``refused``.
         kernel: Micro-kernel of the 8-bit matrix product.
         isa: The instruction set it is written for.
         reason: Why this kernel.
+        families: The same for each family of kernels; the matrix product is the first.
         openmp: Whether the extension was built with threads.
     """
 
     features: tuple[str, ...]
     supported: tuple[str, ...]
     cap: str
+    amx: str
     kernel: str
     isa: str
     reason: str
+    families: tuple[KernelChoice, ...]
     openmp: bool
 
     def to_dict(self) -> dict[str, Any]:
         """A plain dictionary for a report."""
-        return dict(self.__dict__)
+        return asdict(self)
+
+
+AMX_REFUSED = (
+    "the operating system refused AMX to this process (a thread with a small signal stack, a seccomp filter, "
+    "or Linux before 5.16)"
+)
 
 
 def isa_info() -> IsaInfo:
-    """Detected features, the cap of ``QTOOL_ISA``, the chosen matrix kernel and why."""
-    features, supported, cap, rows, kernel, isa = _core.isa_state()
-    if len(rows) == 1:
-        reason = f"{kernel} is the only kernel of this build; every cap resolves to it"
-    elif cap == "auto":
-        reason = f"best of {', '.join(rows)} that this processor supports"
-    else:
-        reason = f"best of {', '.join(rows)} within the cap QTOOL_ISA={cap}"
-    return IsaInfo(features, supported, cap, kernel, isa, reason, _OPENMP)
+    """Detected features, the cap of ``QTOOL_ISA``, the chosen row of each kernel family and why."""
+    features, supported, cap, amx, found = _core.isa_state()
+    families = tuple(
+        KernelChoice(family, kernel, isa, _reason(kernel, rows, supported, cap))
+        for family, (kernel, isa), rows in found
+    )
+    gemm = families[0]
+    return IsaInfo(features, supported, cap, amx, gemm.kernel, gemm.isa, gemm.reason, families, _OPENMP)
+
+
+def _reason(kernel: str, rows: tuple[tuple[str, str], ...], supported: tuple[str, ...], cap: str) -> str:
+    """Why ``kernel`` and none of the rows before it."""
+    names = _core.isa_names()
+    passed = rows[: [name for name, _ in rows].index(kernel)]
+    capped = [name for name, isa in passed if cap != "auto" and names.index(isa) > names.index(cap)]
+    absent = [name for name, isa in passed if name not in capped and isa not in supported]
+    refused = [name for name, _ in passed if name not in capped + absent]
+    best = "the best of the rest" if passed else "the best"
+    parts = [best if len(rows) > 1 else "the only kernel of this build"]
+    if capped:
+        parts.append(f"QTOOL_ISA={cap} excludes {', '.join(capped)}")
+    if absent:
+        parts.append(f"this processor cannot run {', '.join(absent)}")
+    if refused:
+        parts.append(f"{AMX_REFUSED}, so not {', '.join(refused)}")
+    return "; ".join(parts)
 
 
 def cap_isa(name: str) -> str:

@@ -16,14 +16,22 @@ ISAS = ("scalar", "avx2", "avxvnni", "avx512vnni", "amx_int8")
 
 @pytest.fixture(params=ISAS, scope="module")
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run the test with dispatch capped at each instruction set in turn; those the processor lacks are skipped.
+    """Run the test with dispatch capped at each instruction set in turn.
 
-    A module whose kernels differ by instruction set says ``pytestmark = pytest.mark.usefixtures("isa")``. The scope is
-    the module because hypothesis refuses fixtures that it would have to set up for each example.
+    Those that the processor lacks, that the operating system refuses or that lie above the cap QTOOL_ISA of the run are
+    skipped; tests/conftest.py says so after the run. A module whose kernels differ by instruction set says
+    ``pytestmark = pytest.mark.usefixtures("isa")``. The scope is the module because hypothesis refuses fixtures that it
+    would have to set up for each example.
     """
     before = kernels.isa_info()
     if request.param not in before.supported:
-        pytest.skip(f"this processor has no {request.param}")
+        pytest.skip(f"ISA {request.param}: this processor lacks it")
+    if before.cap != "auto" and ISAS.index(request.param) > ISAS.index(before.cap):
+        pytest.skip(f"ISA {request.param}: above the cap QTOOL_ISA={before.cap}")
     kernels.cap_isa(request.param)
-    yield request.param
-    kernels.cap_isa(before.cap)
+    try:
+        if request.param == "amx_int8" and kernels.isa_info().amx == "refused":
+            pytest.skip(f"ISA {request.param}: the operating system refuses it")
+        yield request.param
+    finally:
+        kernels.cap_isa(before.cap)

@@ -1,0 +1,79 @@
+/* Micro-kernel 32x32c64__amx_int8: TDPBUSD, a block of 2x2 tiles of 16x16 sums.
+ *
+ * Tiles 0-3 are the sums, 4-5 two tiles of A (16 rows by 64 k), 6-7 two of B (16 k-quads by 16 columns). Per step of 64 k
+ * four tile loads feed four TDPBUSD of 16 cycles each: the tile unit stays busy as long as B comes from L1 and A from L2.
+ *
+ * Exact: TDPBUSD adds products |A'B'| <= 255*128 modulo 2^32.
+ *
+ * The instructions are own assembler: _tile_loadd and _tile_loadconfig of gcc 12 have no memory clobber, so that stores
+ * to the operands may move behind them. Whoever runs the kernel calls begin() and end() around it, in its own thread:
+ * the shape of the tiles is state of the thread. Needs the permission of amx_permission.h.
+ *
+ * Layout: gemm_pack_c4.h.
+ */
+#ifndef QT_GEMM_U8S8_AMX_INT8_H
+#define QT_GEMM_U8S8_AMX_INT8_H
+
+#include "gemm_pack_c4.h"
+#include "gemm_u8s8_avx512vnni.h"
+
+#define QT_TILE_LOAD(T, FROM, LD)                                                                                      \
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #T : : "r"(FROM), "r"((ptrdiff_t)(LD)) : "memory")
+#define QT_TILE_STORE(T, TO, LD)                                                                                       \
+    __asm__ volatile("tilestored %%tmm" #T ", (%0,%1,1)" : : "r"(TO), "r"((ptrdiff_t)(LD)) : "memory")
+#define QT_TILE_ZERO(T) __asm__ volatile("tilezero %%tmm" #T : :)
+#define QT_TILE_DOT(C, A, B) __asm__ volatile("tdpbusd %%tmm" #B ", %%tmm" #A ", %%tmm" #C : :)
+
+typedef struct {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} qt_tile_config;
+
+static void qt_tiles_begin__amx_int8(void) {
+    qt_tile_config config = {.palette = 1};
+    for (int t = 0; t < 8; ++t) config.row_bytes[t] = 64, config.rows[t] = 16;
+    __asm__ volatile("ldtilecfg %0" : : "m"(config) : "memory");
+}
+
+static void qt_tiles_end__amx_int8(void) { __asm__ volatile("tilerelease" : :); }
+
+static void qt_gemm_run_32x32c64__amx_int8(ptrdiff_t kc, const void *a, const void *b, uint32_t *c, ptrdiff_t ldc) {
+    const uint8_t *pa = (const uint8_t *)a, *pb = (const uint8_t *)b;
+    QT_TILE_LOAD(0, c, ldc * 4);
+    QT_TILE_LOAD(1, c + 16, ldc * 4);
+    QT_TILE_LOAD(2, c + 16 * ldc, ldc * 4);
+    QT_TILE_LOAD(3, c + 16 * ldc + 16, ldc * 4);
+    for (; kc > 0; kc -= 64, pa += 2048, pb += 2048) {
+        QT_TILE_LOAD(6, pb, 64);
+        QT_TILE_LOAD(4, pa, 64);
+        QT_TILE_LOAD(7, pb + 1024, 64);
+        QT_TILE_DOT(0, 4, 6);
+        QT_TILE_LOAD(5, pa + 1024, 64);
+        QT_TILE_DOT(1, 4, 7);
+        QT_TILE_DOT(2, 5, 6);
+        QT_TILE_DOT(3, 5, 7);
+    }
+    QT_TILE_STORE(0, c, ldc * 4);
+    QT_TILE_STORE(1, c + 16, ldc * 4);
+    QT_TILE_STORE(2, c + 16 * ldc, ldc * 4);
+    QT_TILE_STORE(3, c + 16 * ldc + 16, ldc * 4);
+}
+
+static const qt_gemm_u8s8 qt_gemm_u8s8_32x32c64__amx_int8 = {
+    .name = "32x32c64__amx_int8",
+    .isa = QT_ISA_AMX_INT8,
+    .mr = 32,
+    .nr = 32,
+    .kr = 64,
+    .max_kc = PTRDIFF_MAX,
+    .a_size = 1,
+    .b_size = 1,
+    .pack_a = qt_pack_a_32c64__avx512vnni,
+    .pack_b = qt_pack_b_32c64__avx512vnni,
+    .run = qt_gemm_run_32x32c64__amx_int8,
+    .begin = qt_tiles_begin__amx_int8,
+    .end = qt_tiles_end__amx_int8,
+};
+
+#endif
