@@ -101,13 +101,29 @@ def histogram(
 
 # ------------------------------------------------------------------------------------------------------ integer matmul
 
+class PackedMatrices:
+    def __init__(self, b: Array, is_signed: bool, n_threads: int) -> None: ...
+    @property
+    def items(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def is_signed(self) -> bool: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def kernel_name(self) -> str: ...
+    @property
+    def current(self) -> bool: ...
+
 def matmul(
     a: Array,
-    b: Array,
+    b: PackedMatrices,
     a_item: Array,
     b_item: Array,
     a_signed: bool,
-    b_signed: bool,
     a_zero: Array,
     b_zero: Array,
     out32: Array | None,
@@ -120,6 +136,26 @@ def matmul(
     literal: bool,
     n_threads: int,
 ) -> None: ...
+def matmul_2d(
+    a: Array,
+    b: Array | None,
+    packed: PackedMatrices | None,
+    a_signed: bool,
+    b_signed: bool,
+    a_zero: int,
+    b_zero: int,
+    b_zeros: Array | None,
+    out32: Array | None,
+    out8: Array | None,
+    a_scale: float,
+    b_scale: float,
+    b_scales: Array | None,
+    y_scale: float,
+    y_zero: int,
+    y_signed: bool,
+    n_threads: int,
+) -> None: ...
+def macs_per_ns() -> int: ...
 def conv(
     x: Array,
     w: Array,

@@ -7,7 +7,7 @@ import os
 
 from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 
@@ -30,6 +30,22 @@ cdef extern from "_kernels/amx_permission.h" nogil:
     int qt_request_amx()
 
 
+cdef extern from "_kernels/requantize.h" nogil:
+    ctypedef struct qt_tile_end:
+        const uint32_t *acc
+        Py_ssize_t rows
+        Py_ssize_t cols
+        const uint32_t *row_term
+        const uint32_t *b_zero
+        const uint32_t *col_term
+        const float *multiplier
+        float lo
+        float hi
+        int32_t y_zero
+        char *out
+        Py_ssize_t ld
+
+
 cdef extern from "_kernels/gemm_u8s8.h" nogil:
     ctypedef struct qt_gemm_u8s8:
         const char *name
@@ -47,6 +63,9 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
         void (*run)(Py_ssize_t, const void *, const void *, uint32_t *, Py_ssize_t) noexcept nogil
         void (*begin)() noexcept nogil
         void (*end)() noexcept nogil
+        void (*tile)(Py_ssize_t, const void *, const void *, Py_ssize_t, int, uint32_t *,
+                     const qt_tile_end *) noexcept nogil
+        void (*finish)(const qt_tile_end *) noexcept nogil
     const qt_gemm_u8s8 **QT_GEMM_U8S8
     const int QT_GEMM_U8S8_COUNT
     const qt_gemm_u8s8 *qt_choose_gemm_u8s8(uint32_t, qt_isa)
@@ -214,19 +233,65 @@ def set_isa(str name):
 set_isa(os.environ.get("QTOOL_ISA") or "auto")
 
 
+cdef extern from "_kernels/workspace.h" nogil:
+    void *qt_allocate(size_t)
+
+
+cdef enum:
+    KEPT_BUFFERS = 8
+    KEPT_BYTES = 67108864   # 64 MiB: what a process holds on to between calls
+
+cdef void *_kept[KEPT_BUFFERS]
+cdef Py_ssize_t _kept_size[KEPT_BUFFERS]
+cdef Py_ssize_t _kept_total = 0
+
+
 cdef class Buffer:
-    """Memory for one call, aligned to a cache line. Allocated before a parallel region: nothing inside may fail."""
+    """Memory for one call, aligned to a cache line. Allocated before a parallel region: nothing inside may fail.
+
+    Freed memory is kept for the next call: fresh pages cost more than a small product. The GIL guards the list.
+    """
     cdef void *memory
     cdef char *start
+    cdef Py_ssize_t size
 
     def __cinit__(self, Py_ssize_t size):
-        self.memory = malloc(<size_t>(size + 64))
+        global _kept_total
+        cdef int i, best = -1
+        size += 64
+        for i in range(KEPT_BUFFERS):   # the smallest that is large enough and not much too large
+            if _kept[i] != NULL and size <= _kept_size[i] <= 2 * size + 65536:
+                if best < 0 or _kept_size[i] < _kept_size[best]:
+                    best = i
+        if best >= 0:
+            self.memory, self.size = _kept[best], _kept_size[best]
+            _kept[best] = NULL
+            _kept_total -= self.size
+        else:
+            self.memory, self.size = qt_allocate(<size_t>size), size
         if self.memory == NULL:
             raise MemoryError(f"Cannot allocate {size} bytes for a kernel.")
         self.start = <char *>((<uintptr_t>self.memory + 63) & ~<uintptr_t>63)
 
     def __dealloc__(self):
-        free(self.memory)
+        global _kept_total
+        cdef int i, oldest = 0
+        if self.memory == NULL:
+            return
+        if self.size > KEPT_BYTES // 2:
+            free(self.memory)
+            return
+        for i in range(KEPT_BUFFERS):
+            if _kept[i] == NULL and _kept_total + self.size <= KEPT_BYTES:
+                _kept[i], _kept_size[i] = self.memory, self.size
+                _kept_total += self.size
+                return
+        for i in range(KEPT_BUFFERS):   # no room: make some for the calls to come, whose sizes are like this one
+            if _kept[i] != NULL:
+                free(_kept[i])
+                _kept[i] = NULL
+        _kept[oldest], _kept_size[oldest] = self.memory, self.size
+        _kept_total = self.size
 
 
 cdef inline Py_ssize_t _min(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
@@ -793,6 +858,12 @@ def histogram(
 #       for each kc of K, each B panel, each A panel:  micro-kernel    (B panel and A panel of kc stay in L1)
 #       correct zero points, requantize, write      (the accumulators never leave the cache)
 #
+# If the kernel has tile() and the parameters of the rows are the same for all rows, the fused way:
+#
+#   for each task:  pack A block (mc x K, up to 768 KiB)   -> L2, unless this thread packed it for its last task
+#     for each B panel, each slice of K (512 if K > 1024), each A panel:
+#       tile()      (B slice stays in L1; carries out the end of the tile before: corrections, requantization, store)
+#
 # A convolution is the same with the gathered columns of x as A and the weights of a group as B.
 
 cdef extern from "_kernels/requantize.h" nogil:
@@ -840,6 +911,8 @@ cdef struct Product:
     Py_ssize_t mc            # rows of a task
     Py_ssize_t nc            # columns of an accumulator tile
     Py_ssize_t kc            # K of a block
+    Py_ssize_t slice         # K of a call of tile()
+    bint fused               # tile() carries out the epilogue
     Py_ssize_t row_blocks
     Py_ssize_t col_ranges
     Py_ssize_t cols          # of a range, a multiple of nr
@@ -865,6 +938,23 @@ cdef struct Sides:
     const int32_t *bias
 
 
+cdef struct Batch:
+    # Operands of a batch of products, with steps from item to item, row to row, and along K or the columns.
+    Py_ssize_t size
+    const uint8_t *a
+    Py_ssize_t a_item_step
+    Py_ssize_t row_stride
+    Py_ssize_t k_stride
+    const Py_ssize_t *a_item    # item of each product, NULL: 0
+    const Py_ssize_t *b_item
+    Sides sides                 # of the first product
+    Py_ssize_t a_zero_item
+    Py_ssize_t b_zero_item
+    Py_ssize_t a_scale_item
+    Py_ssize_t b_scale_item
+    char *out
+
+
 cdef struct Workspace:
     # One thread's share of the scratch buffer.
     char *a
@@ -876,13 +966,36 @@ cdef struct Workspace:
     float *multiplier
     uint8_t *codes
     uint8_t *columns   # gathered input of a convolution, K x mc
+    uint32_t *row_term   # fused: K*za - rowsum
+    uint32_t *colsum     # of B that is packed piece by piece
+    Py_ssize_t *packed   # fused: 1 + the row block that `a` holds, 0 if none
 
 
 cdef Py_ssize_t _carve(const Product *p, bint conv, char *at, Workspace *ws) noexcept nogil:
     """Lay a workspace out at ``at``; returns its size. The only place that knows the sizes."""
     cdef char *start = at
+    cdef Py_ssize_t cols
+    ws.packed = <Py_ssize_t *>at
+    at += 64
     ws.a = at
     at += _round_up(p.mc * p.k_padded * p.kernel.a_size, 64)
+    if p.fused:
+        cols = _round_up(p.cols * 4, 64)
+        ws.acc = <uint32_t *>at
+        at += 2 * p.mc * p.kernel.nr * 4 if p.slice < p.k_padded else 2 * p.kernel.mr * p.kernel.nr * 4
+        ws.rowsum = <uint32_t *>at
+        at += _round_up(p.mc * 4, 64)
+        ws.row_term = <uint32_t *>at
+        at += _round_up(p.mc * 4, 64)
+        ws.b_zero = <uint32_t *>at
+        at += cols
+        ws.bias = <uint32_t *>at   # the terms of the columns
+        at += cols
+        ws.b_scale = <float *>at
+        at += cols
+        ws.multiplier = <float *>at
+        at += cols
+        return _round_up(at - start, 4096) + 64   # threads apart, and not in the same sets of the cache
     ws.acc = <uint32_t *>at
     at += _round_up(p.mc * p.nc * 4, 64)
     ws.rowsum = <uint32_t *>at
@@ -902,28 +1015,43 @@ cdef Py_ssize_t _carve(const Product *p, bint conv, char *at, Workspace *ws) noe
     return at - start
 
 
+cdef void _plan_b(Product *p) noexcept nogil:
+    """The layout of packed B: a function of K, N and the kernel only, so that B can be packed ahead."""
+    p.k_padded = _round_up(p.k, p.kernel.kr)
+    p.n_padded = _round_up(p.n, p.kernel.nr)
+    p.kc = _min(_max(1024 // p.kernel.kr * p.kernel.kr, p.kernel.kr), p.kernel.max_kc)
+    if p.kernel.tile != NULL:
+        p.kc = _max(p.k_padded, p.kernel.kr)   # panels can be cut along K later
+    p.nc = _min(_round_up(128, p.kernel.nr), p.n_padded)
+    p.b_bytes = _round_up(p.n_padded * p.k_padded * p.kernel.b_size, 64)
+
+
 cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
     """Choose blocks: packed A in about 256 KiB, B tiles in the rest of L2, four tasks per thread if possible."""
-    cdef Py_ssize_t mr = p.kernel.mr, nr = p.kernel.nr, wanted = 4 * n_threads if n_threads > 1 else 1
-    p.k_padded = _round_up(p.k, p.kernel.kr)
-    p.n_padded = _round_up(p.n, nr)
-    p.kc = _min(_max(1024 // p.kernel.kr * p.kernel.kr, p.kernel.kr), p.kernel.max_kc)
-    p.nc = _min(_round_up(128, nr), p.n_padded)
-    p.mc = _max(16, _min(64, 262144 // _max(1, p.k_padded * p.kernel.a_size)))
-    p.mc = _round_up(_min(p.mc, p.m), mr)   # whole panels: the kernel writes all its rows
+    cdef Py_ssize_t mr = p.kernel.mr, nr = p.kernel.nr, wanted = 4 * n_threads if n_threads > 1 else 1, blocks
+    _plan_b(p)
+    if p.fused:
+        p.mc = _max(mr, 786432 // _max(1, p.k_padded) // mr * mr)
+        blocks = _ceil_div(p.m, p.mc)
+        if blocks > 1:
+            blocks = _round_up(blocks, n_threads)   # blocks of one size: none is left over for one thread
+        p.mc = _round_up(_ceil_div(p.m, blocks), mr)
+        p.slice = 512 if p.k_padded > 1024 and p.mc > mr else p.k_padded
+    else:
+        p.mc = _max(16, _min(64, 262144 // _max(1, p.k_padded * p.kernel.a_size)))
+        p.mc = _round_up(_min(p.mc, p.m), mr)   # whole panels: the kernel writes all its rows
     p.row_blocks = _ceil_div(p.m, p.mc)
     p.col_ranges = _min(_ceil_div(wanted, _max(1, items * p.row_blocks)), _ceil_div(p.n, 4 * nr))
     p.cols = _round_up(_ceil_div(p.n, p.col_ranges), nr)
     p.col_ranges = _ceil_div(p.n, p.cols)
-    p.b_bytes = _round_up(p.n_padded * p.k_padded * p.kernel.b_size, 64)
 
 
-cdef void _pack_b(const Product *p, Py_ssize_t item, Py_ssize_t col, const uint8_t *b, Py_ssize_t k_stride,
-                  Py_ssize_t col_stride) noexcept nogil:
-    """Pack nc columns of one item from ``col`` on; ``b`` is the item's first element."""
-    cdef Py_ssize_t k0 = 0, kc, cols = _min(p.nc, p.n - col)
+cdef void _pack_b(const Product *p, Py_ssize_t item, Py_ssize_t col, Py_ssize_t width, const uint8_t *b,
+                  Py_ssize_t k_stride, Py_ssize_t col_stride) noexcept nogil:
+    """Pack ``width`` columns (whole panels) of one item from ``col`` on; ``b`` is the item's first element."""
+    cdef Py_ssize_t k0 = 0, kc, cols = _min(width, p.n - col)
     cdef uint32_t *colsum = p.colsum + item * p.n_padded + col
-    memset(colsum, 0, <size_t>_min(p.nc, p.n_padded - col) * 4)
+    memset(colsum, 0, <size_t>_min(width, p.n_padded - col) * 4)
     while k0 < p.k_padded:
         kc = _min(p.kc, p.k_padded - k0)
         p.kernel.pack_b(b + k0 * k_stride + col * col_stride, k_stride, col_stride, cols, _min(kc, p.k - k0), p.b_flip,
@@ -973,6 +1101,84 @@ cdef void _multiply(const Product *p, const Workspace *ws, const Sides *s, Py_ss
         kernel.end()
 
 
+cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s, Py_ssize_t item, Py_ssize_t row,
+                          Py_ssize_t rows, Py_ssize_t col_start, Py_ssize_t col_stop, char *out) noexcept nogil:
+    """The same as _multiply, with the epilogue of each tile inside the next. One zero point and scale for all rows."""
+    cdef const qt_gemm_u8s8 *kernel = p.kernel
+    cdef Py_ssize_t mr = kernel.mr, nr = kernel.nr, panels = _ceil_div(rows, mr)
+    cdef Py_ssize_t width = 4 if p.requantize == NULL else 1
+    cdef Py_ssize_t k0, kc, i, j, slot, tiles = 0
+    cdef qt_tile_end[2] ends
+    cdef qt_tile_end *end
+    cdef const qt_tile_end *earlier = NULL
+    cdef const char *b = p.b_packed + item * p.b_bytes
+    cdef uint32_t *acc
+    cdef bint sliced = p.slice < p.k_padded
+    _terms(p, ws, s, p.colsum + item * p.n_padded, rows, col_start, col_stop, ends)
+    if kernel.begin != NULL:
+        kernel.begin()
+    j = col_start
+    while j < col_stop:
+        k0 = 0
+        while True:
+            kc = _min(p.slice, p.k_padded - k0)
+            for i in range(panels):
+                # two halves in turn, because the end of a tile is outstanding while the next is summed up
+                slot = ((j // nr) & 1) * panels + i if sliced else tiles & 1
+                acc = ws.acc + slot * mr * nr
+                kernel.tile(kc, ws.a + i * mr * p.k_padded + k0 * mr, b + j * p.k_padded + k0 * nr,
+                            _min(mr, rows - i * mr), k0 == 0, acc, earlier)
+                earlier = NULL
+                if k0 + kc < p.k_padded:
+                    continue
+                end = &ends[tiles & 1]
+                tiles += 1
+                end.acc = acc
+                end.rows = _min(mr, rows - i * mr)
+                end.cols = _min(nr, col_stop - j)
+                end.row_term = ws.row_term + i * mr
+                end.col_term = ws.bias + (j - col_start)
+                if end.b_zero != NULL:
+                    end.b_zero = ws.b_zero + (j - col_start)
+                if end.multiplier != NULL:
+                    end.multiplier = ws.multiplier + (j - col_start)
+                end.out = out + ((row + i * mr) * p.n + j) * width
+                earlier = end
+            k0 += kc
+            if k0 >= p.k_padded:
+                break
+        j += nr
+    if earlier != NULL:
+        kernel.finish(earlier)
+    if kernel.end != NULL:
+        kernel.end()
+
+
+cdef void _terms(const Product *p, const Workspace *ws, const Sides *s, const uint32_t *colsum, Py_ssize_t rows,
+                 Py_ssize_t col_start, Py_ssize_t col_stop, qt_tile_end *ends) noexcept nogil:
+    """What the ends of the tiles of a task have in common."""
+    cdef const qt_requantize *q = p.requantize
+    cdef uint32_t a_zero = <uint32_t>s.a_zero[0] + p.a_flip, b_shift = 128 if p.b_flip else 0, any_b_zero = 0
+    cdef Py_ssize_t i, j, cols = col_stop - col_start
+    for i in range(rows):
+        ws.row_term[i] = <uint32_t>p.k * a_zero - ws.rowsum[i]
+    for j in range(cols):
+        ws.b_zero[j] = <uint32_t>s.b_zero[(col_start + j) * s.b_zero_step] - b_shift
+        any_b_zero |= ws.b_zero[j]
+        ws.bias[j] = (<uint32_t>s.bias[col_start + j] if s.bias != NULL else 0) - a_zero * colsum[col_start + j]
+    if q != NULL:
+        for j in range(cols):
+            ws.b_scale[j] = s.b_scale[(col_start + j) * s.b_scale_step]
+        qt_multipliers(s.a_scale[0], ws.b_scale, q.y_scale, cols, ws.multiplier)
+    for i in range(2):
+        ends[i].b_zero = ws.b_zero if any_b_zero else NULL
+        ends[i].multiplier = ws.multiplier if q != NULL else NULL
+        ends[i].lo = q.lo if q != NULL else 0
+        ends[i].hi = q.hi if q != NULL else 0
+        ends[i].y_zero = q.y_zero if q != NULL else 0
+        ends[i].ld = p.n * (1 if q != NULL else 4)
+
+
 cdef void _finish(const Product *p, const Workspace *ws, const Sides *s, const uint32_t *colsum, Py_ssize_t row,
                   Py_ssize_t rows, Py_ssize_t col, Py_ssize_t cols, char *out) noexcept nogil:
     """The epilogue of one tile: corrections, bias, requantization, store."""
@@ -1009,6 +1215,11 @@ cdef void _finish(const Product *p, const Workspace *ws, const Sides *s, const u
         qt_scatter_u32(ws.acc, p.nc, rows, cols, <uint32_t *>out + col * p.m + row, p.m)
 
 
+def macs_per_ns():
+    """Multiply-adds of the chosen kernel in a nanosecond of one core, roughly: what decides over threads."""
+    return (32, 90, 200, 330, 1000)[_gemm.isa]
+
+
 cdef qt_requantize _requantize(float y_scale, int y_zero, bint y_signed, bint literal) noexcept:
     cdef qt_requantize q
     q.form = QT_FORM_LITERAL if literal else QT_FORM_MULTIPLIER
@@ -1019,13 +1230,76 @@ cdef qt_requantize _requantize(float y_scale, int y_zero, bint y_signed, bint li
     return q
 
 
+cdef class PackedMatrices:
+    """Matrices of one shape, packed for one micro-kernel, with the sums of their columns."""
+    cdef const qt_gemm_u8s8 *kernel
+    cdef Product plan
+    cdef Buffer packed
+    cdef Buffer sums
+    cdef readonly Py_ssize_t items
+    cdef readonly bint is_signed
+
+    def __init__(self, const uint8_t[:, :, :] b not None, bint is_signed, int n_threads):
+        """Pack b of shape (items, K, N), any strides."""
+        self._pack(&b[0, 0, 0] if b.shape[0] and b.shape[1] and b.shape[2] else NULL, b.shape[0], b.shape[1],
+                   b.shape[2], b.strides[0], b.strides[1], b.strides[2], is_signed, n_threads)
+
+    cdef int _pack(self, const uint8_t *data, Py_ssize_t items, Py_ssize_t k, Py_ssize_t n, Py_ssize_t item_stride,
+                   Py_ssize_t k_stride, Py_ssize_t col_stride, bint is_signed, int n_threads) except -1:
+        cdef Product *p = &self.plan
+        cdef Py_ssize_t width = 512, col_groups, group   # columns of a task: a multiple of every nr
+        memset(p, 0, sizeof(Product))
+        p.kernel = self.kernel = _gemm
+        p.k, p.n = k, n
+        p.b_flip = 0 if is_signed else 0x80
+        _plan_b(p)
+        self.items, self.is_signed = items, is_signed
+        self.packed = Buffer(items * p.b_bytes)
+        self.sums = Buffer(items * p.n_padded * 4)
+        p.b_packed = self.packed.start
+        p.colsum = <uint32_t *>self.sums.start
+        col_groups = _ceil_div(n, width)
+        n_threads = <int>_min(n_threads, items * col_groups)
+        if n_threads <= 1:
+            with nogil:
+                for group in range(items * col_groups):
+                    _pack_b(p, group // col_groups, group % col_groups * width, width,
+                            data + group // col_groups * item_stride, k_stride, col_stride)
+            return 0
+        for group in prange(items * col_groups, nogil=True, schedule="dynamic", chunksize=1, num_threads=n_threads):
+            _pack_b(p, group // col_groups, group % col_groups * width, width,
+                    data + group // col_groups * item_stride, k_stride, col_stride)
+        return 0
+
+    @property
+    def k(self):
+        return self.plan.k
+
+    @property
+    def n(self):
+        return self.plan.n
+
+    @property
+    def nbytes(self):
+        """Bytes held: the packed matrices and the sums."""
+        return self.items * (self.plan.b_bytes + self.plan.n_padded * 4)
+
+    @property
+    def kernel_name(self):
+        return self.kernel.name.decode()
+
+    @property
+    def current(self):
+        """Whether the kernel that dispatch chooses now is the one that this was packed for."""
+        return self.kernel == _gemm
+
+
 def matmul(
     const uint8_t[:, :, :] a not None,          # IN  (items of a, M, K), any strides
-    const uint8_t[:, :, :] b not None,          # IN  (items of b, K, N), any strides
+    PackedMatrices b not None,                  # IN  (items of b, K, N)
     const Py_ssize_t[::1] a_item not None,      # IN  (batch,) index into a
     const Py_ssize_t[::1] b_item not None,      # IN  (batch,) index into b
     bint a_signed,
-    bint b_signed,
     const int32_t[:, :] a_zero not None,        # IN  (batch, M), a stride of 0 repeats
     const int32_t[:, :] b_zero not None,        # IN  (batch, N)
     int32_t[:, :, ::1] out32,                   # OUT (batch, M, N), or None
@@ -1038,68 +1312,262 @@ def matmul(
     bint literal,
     int n_threads,
 ):
-    """Equation (3) into ``out32``, or (3) and (4) into ``out8``. Shapes are the caller's duty."""
-    cdef Product p
+    """Equation (3) into ``out32``, or (3) and (4) into ``out8``.
+
+    Shapes are the caller's duty, and that b is current.
+    """
+    cdef Product p = b.plan
+    cdef Batch batch
     cdef qt_requantize q = _requantize(y_scale, y_zero, y_signed, literal)
     cdef bint codes = out8 is not None
-    cdef Py_ssize_t batch = a_item.shape[0], b_items = b.shape[0], tasks, col_groups, stride, task, group
-    cdef Py_ssize_t rest, r
-    cdef Workspace probe
-    memset(&p, 0, sizeof(p))
-    p.kernel = _gemm
-    p.m, p.k, p.n = a.shape[1], a.shape[2], b.shape[2]
-    if batch == 0 or p.m == 0 or p.n == 0:
+    p.m = a.shape[1]
+    if a_item.shape[0] == 0 or p.m == 0 or p.n == 0:
         return
     p.a_flip = 0x80 if a_signed else 0
-    p.b_flip = 0 if b_signed else 0x80
     p.requantize = &q if codes else NULL
-    _plan(&p, batch, n_threads)
-    packed = Buffer(b_items * p.b_bytes)
-    sums = Buffer(b_items * p.n_padded * 4)
-    p.b_packed = (<Buffer>packed).start
-    p.colsum = <uint32_t *>(<Buffer>sums).start
-    tasks = batch * p.row_blocks * p.col_ranges
-    n_threads = <int>_min(n_threads, _max(tasks, b_items))
-    stride = _carve(&p, False, NULL, &probe)
+    memset(&batch, 0, sizeof(batch))
+    batch.size = a_item.shape[0]
+    batch.a = &a[0, 0, 0] if p.k else NULL   # without K there is no first element, nor a read
+    batch.a_item_step, batch.row_stride, batch.k_stride = a.strides[0], a.strides[1], a.strides[2]
+    batch.a_item, batch.b_item = &a_item[0], &b_item[0]
+    batch.sides.a_zero, batch.sides.b_zero = &a_zero[0, 0], &b_zero[0, 0]
+    batch.sides.a_zero_step, batch.a_zero_item = a_zero.strides[1] // 4, a_zero.strides[0] // 4
+    batch.sides.b_zero_step, batch.b_zero_item = b_zero.strides[1] // 4, b_zero.strides[0] // 4
+    if codes:
+        batch.sides.a_scale, batch.sides.b_scale = &a_scale[0, 0], &b_scale[0, 0]
+        batch.sides.a_scale_step, batch.a_scale_item = a_scale.strides[1] // 4, a_scale.strides[0] // 4
+        batch.sides.b_scale_step, batch.b_scale_item = b_scale.strides[1] // 4, b_scale.strides[0] // 4
+    batch.out = <char *>&out8[0, 0, 0] if codes else <char *>&out32[0, 0, 0]
+    _products(&p, &batch, n_threads)
+
+
+cdef int _products(Product *p, Batch *batch, int n_threads) except -1:
+    """The batch, from packed B."""
+    cdef Sides *s = &batch.sides
+    cdef Py_ssize_t tasks, stride, task, thread
+    cdef Workspace probe
+    if p.m == 1:
+        s.a_zero_step = s.a_scale_step = 0
+    p.fused = p.kernel.tile != NULL and s.a_zero_step == 0 and s.a_scale_step == 0
+    if p.requantize != NULL:
+        p.fused = p.fused and p.requantize.form == QT_FORM_MULTIPLIER
+    _plan(p, batch.size, n_threads)
+    tasks = batch.size * p.row_blocks * p.col_ranges
+    n_threads = <int>_min(n_threads, tasks)
+    stride = _carve(p, False, NULL, &probe)
     scratch = Buffer(stride * n_threads)
     cdef char *base = (<Buffer>scratch).start
-    cdef char *out = <char *>&out8[0, 0, 0] if codes else <char *>&out32[0, 0, 0]
-    cdef const uint8_t *a_data = &a[0, 0, 0] if p.k else NULL   # without K there is no first element, nor a read
-    cdef const uint8_t *b_data = &b[0, 0, 0] if p.k else NULL
-    cdef Py_ssize_t out_bytes = p.m * p.n * (1 if codes else 4)
-    col_groups = _ceil_div(p.n, p.nc)
-    for group in prange(b_items * col_groups, nogil=True, schedule="dynamic", chunksize=1, num_threads=n_threads):
-        _pack_b(&p, group // col_groups, group % col_groups * p.nc, b_data + group // col_groups * b.strides[0],
-                b.strides[1], b.strides[2])
+    for thread in range(n_threads):
+        _carve(p, False, base + thread * stride, &probe)
+        probe.packed[0] = 0
+    if n_threads == 1:
+        with nogil:
+            for task in range(tasks):
+                _matmul_task(p, batch, base, task)
+        return 0
     with nogil, parallel(num_threads=n_threads):
         for task in prange(tasks, schedule="dynamic", chunksize=1):
-            rest = task // p.col_ranges
-            r = rest // p.row_blocks
-            _matmul_task(
-                &p, base + threadid() * stride,
-                a_data + a_item[r] * a.strides[0], a.strides[1], a.strides[2], b_item[r],
-                rest % p.row_blocks, task % p.col_ranges,
-                &a_zero[r, 0], a_zero.strides[1] // 4, &b_zero[r, 0], b_zero.strides[1] // 4,
-                &a_scale[r, 0] if codes else NULL, a_scale.strides[1] // 4 if codes else 0,
-                &b_scale[r, 0] if codes else NULL, b_scale.strides[1] // 4 if codes else 0,
-                out + r * out_bytes)
+            _matmul_task(p, batch, base + threadid() * stride, task)
+    return 0
 
 
-cdef void _matmul_task(
-    const Product *p, char *base, const uint8_t *a, Py_ssize_t row_stride, Py_ssize_t k_stride, Py_ssize_t b_item,
-    Py_ssize_t row_block, Py_ssize_t col_range, const int32_t *a_zero, Py_ssize_t a_zero_step, const int32_t *b_zero,
-    Py_ssize_t b_zero_step, const float *a_scale, Py_ssize_t a_scale_step, const float *b_scale,
-    Py_ssize_t b_scale_step, char *out,
-) noexcept nogil:
+cdef void _matmul_task(const Product *p, const Batch *batch, char *base, Py_ssize_t task) noexcept nogil:
     cdef Workspace ws
-    cdef Sides s
-    cdef Py_ssize_t row = row_block * p.mc, rows = _min(p.mc, p.m - row), col = col_range * p.cols
+    cdef Sides s = batch.sides
+    cdef Py_ssize_t block = task // p.col_ranges, r = block // p.row_blocks
+    cdef Py_ssize_t row = block % p.row_blocks * p.mc, rows = _min(p.mc, p.m - row), col = task % p.col_ranges * p.cols
+    cdef Py_ssize_t a_item = batch.a_item[r] if batch.a_item != NULL else 0
+    cdef Py_ssize_t b_item = batch.b_item[r] if batch.b_item != NULL else 0
+    cdef char *out = batch.out + r * p.m * p.n * (1 if p.requantize != NULL else 4)
     _carve(p, False, base, &ws)
-    s.a_zero, s.a_zero_step, s.b_zero, s.b_zero_step = a_zero, a_zero_step, b_zero, b_zero_step
-    s.a_scale, s.a_scale_step, s.b_scale, s.b_scale_step = a_scale, a_scale_step, b_scale, b_scale_step
-    s.bias = NULL
-    _pack_a(p, &ws, a + row * row_stride, row_stride, k_stride, rows)
-    _multiply(p, &ws, &s, b_item, row, rows, col, _min(col + p.cols, p.n), out)
+    s.a_zero += r * batch.a_zero_item
+    s.b_zero += r * batch.b_zero_item
+    if p.requantize != NULL:
+        s.a_scale += r * batch.a_scale_item
+        s.b_scale += r * batch.b_scale_item
+    if ws.packed[0] != block + 1:   # a thread that goes on with the same rows has them packed
+        _pack_a(p, &ws, batch.a + a_item * batch.a_item_step + row * batch.row_stride, batch.row_stride,
+                batch.k_stride, rows)
+        ws.packed[0] = block + 1
+    if p.fused:
+        _multiply_fused(p, &ws, &s, b_item, row, rows, col, _min(col + p.cols, p.n), out)
+    else:
+        _multiply(p, &ws, &s, b_item, row, rows, col, _min(col + p.cols, p.n), out)
+
+
+def matmul_2d(
+    const uint8_t[:, :] a not None,             # IN  (M, K), any strides
+    const uint8_t[:, :] b,                      # IN  (K, N), any strides, or None
+    PackedMatrices packed,                      # IN  (1, K, N), current, if b is None
+    bint a_signed,
+    bint b_signed,
+    int a_zero,
+    int b_zero,
+    const int32_t[::1] b_zeros,                 # IN  (N,), or None: b_zero
+    int32_t[:, ::1] out32,                      # OUT (M, N), or None
+    uint8_t[:, ::1] out8,                       # OUT (M, N), or None
+    float a_scale,
+    float b_scale,
+    const float[::1] b_scales,                  # IN  (N,), or None: b_scale
+    float y_scale,
+    int y_zero,
+    bint y_signed,
+    int n_threads,
+):
+    """matmul() of two matrices with one zero point and scale of a: few arguments, and B of a few rows is not packed."""
+    cdef Product p
+    cdef Batch batch
+    cdef qt_requantize q = _requantize(y_scale, y_zero, y_signed, False)
+    cdef bint codes = out8 is not None, few
+    cdef int32_t a_zero32 = a_zero, b_zero32 = b_zero
+    memset(&batch, 0, sizeof(batch))
+    if a.shape[0] == 0 or (out8.shape[1] if codes else out32.shape[1]) == 0:
+        return
+    few = packed is None and _gemm.tile != NULL and a.shape[0] <= _gemm.mr
+    if packed is None and not few:
+        packed = PackedMatrices.__new__(PackedMatrices)
+        packed._pack(&b[0, 0] if b.shape[0] else NULL, 1, b.shape[0], b.shape[1], 0, b.strides[0], b.strides[1],
+                     b_signed, n_threads)
+    if few:
+        memset(&p, 0, sizeof(p))
+        p.kernel = _gemm
+        p.k, p.n = b.shape[0], b.shape[1]
+        p.b_flip = 0 if b_signed else 0x80
+    else:
+        p = packed.plan
+    p.m = a.shape[0]
+    p.a_flip = 0x80 if a_signed else 0
+    p.requantize = &q if codes else NULL
+    batch.size = 1
+    batch.a = &a[0, 0] if p.k else NULL
+    batch.row_stride, batch.k_stride = a.strides[0], a.strides[1]
+    batch.sides.a_zero, batch.sides.a_scale = &a_zero32, &a_scale
+    batch.sides.b_zero, batch.sides.b_scale = &b_zero32, &b_scale
+    if b_zeros is not None:
+        batch.sides.b_zero, batch.sides.b_zero_step = &b_zeros[0], 1
+    if b_scales is not None:
+        batch.sides.b_scale, batch.sides.b_scale_step = &b_scales[0], 1
+    batch.out = <char *>&out8[0, 0] if codes else <char *>&out32[0, 0]
+    if few:
+        _stream(&p, &batch, &b[0, 0] if p.k else NULL, b.strides[0], b.strides[1], n_threads)
+    else:
+        _products(&p, &batch, n_threads)
+
+
+# B of a few rows: packing it would write and read again what is used once. Each task takes a range of columns, walks B
+# in pieces that fit the first-level cache, packs one, multiplies it with the one panel of A, and adds to sums that fit
+# the second level. Row-major B is walked along its rows, 256 of them at a time, for the sake of the TLB.
+
+cdef enum:
+    STREAM_COLS = 1024
+
+cdef int _stream(Product *p, const Batch *batch, const uint8_t *b, Py_ssize_t k_stride, Py_ssize_t col_stride,
+                 int n_threads) except -1:
+    cdef Py_ssize_t tasks, stride, task
+    cdef Workspace ws
+    _plan_b(p)
+    p.fused = True
+    p.mc = p.kernel.mr
+    p.nc = p.kernel.nr if k_stride == 1 and col_stride != 1 else 4 * p.kernel.nr      # columns and K of a piece
+    p.slice = 1024 if k_stride == 1 and col_stride != 1 else 256
+    tasks = _max(_ceil_div(p.n, STREAM_COLS), _min(n_threads, _ceil_div(p.n, p.nc)))
+    p.cols = _round_up(_ceil_div(p.n, tasks), p.nc)
+    tasks = _ceil_div(p.n, p.cols)
+    n_threads = <int>_min(n_threads, tasks)
+    stride = _carve_stream(p, NULL, &ws)
+    scratch = Buffer(stride * n_threads)
+    cdef char *base = (<Buffer>scratch).start
+    for task in range(n_threads):
+        _carve_stream(p, base + task * stride, &ws)
+        ws.packed[0] = 0
+    if n_threads == 1:
+        with nogil:
+            for task in range(tasks):
+                _stream_task(p, batch, base, b, k_stride, col_stride, task)
+        return 0
+    with nogil, parallel(num_threads=n_threads):
+        for task in prange(tasks, schedule="dynamic", chunksize=1):
+            _stream_task(p, batch, base + threadid() * stride, b, k_stride, col_stride, task)
+    return 0
+
+
+cdef Py_ssize_t _carve_stream(const Product *p, char *at, Workspace *ws) noexcept nogil:
+    cdef char *start = at
+    cdef Py_ssize_t cols = _round_up(p.cols * 4, 64)
+    ws.packed = <Py_ssize_t *>at
+    at += 64
+    ws.a = at
+    at += p.mc * p.k_padded
+    ws.columns = <uint8_t *>at   # the packed piece of B
+    at += p.nc * p.slice
+    ws.acc = <uint32_t *>at
+    at += p.mc * p.cols * 4
+    ws.rowsum = <uint32_t *>at
+    at += _round_up(p.mc * 4, 64)
+    ws.row_term = <uint32_t *>at
+    at += _round_up(p.mc * 4, 64)
+    ws.colsum = <uint32_t *>at
+    at += cols
+    ws.b_zero = <uint32_t *>at
+    at += cols
+    ws.bias = <uint32_t *>at
+    at += cols
+    ws.b_scale = <float *>at
+    at += cols
+    ws.multiplier = <float *>at
+    at += cols
+    return _round_up(at - start, 4096) + 64
+
+
+cdef void _stream_task(const Product *p, const Batch *batch, char *base, const uint8_t *b, Py_ssize_t k_stride,
+                       Py_ssize_t col_stride, Py_ssize_t task) noexcept nogil:
+    cdef const qt_gemm_u8s8 *kernel = p.kernel
+    cdef Py_ssize_t mr = kernel.mr, nr = kernel.nr, col = task * p.cols, stop = _min(col + p.cols, p.n)
+    cdef Py_ssize_t k0 = 0, kc, padded, j, i, width
+    cdef Workspace ws
+    cdef qt_tile_end[2] ends
+    cdef qt_tile_end *end = &ends[0]
+    _carve_stream(p, base, &ws)
+    if ws.packed[0] == 0:
+        _pack_a(p, &ws, batch.a, batch.row_stride, batch.k_stride, p.m)
+        ws.packed[0] = 1
+    memset(ws.colsum, 0, <size_t>p.cols * 4)
+    if p.k == 0:
+        memset(ws.acc, 0, <size_t>(mr * p.cols) * 4)
+    if kernel.begin != NULL:
+        kernel.begin()
+    while k0 < p.k:
+        kc = _min(p.slice, p.k - k0)
+        padded = _round_up(kc, kernel.kr)
+        j = col
+        while j < stop:
+            width = _min(p.nc, stop - j)
+            kernel.pack_b(b + k0 * k_stride + j * col_stride, k_stride, col_stride, width, kc, p.b_flip, ws.columns,
+                          ws.colsum + (j - col))
+            i = 0
+            while i < width:
+                kernel.tile(padded, ws.a + k0 * mr, ws.columns + i * padded, p.m, k0 == 0,
+                            ws.acc + (j + i - col) * mr, NULL)
+                i += nr
+            j += width
+        k0 += kc
+    _terms(p, &ws, &batch.sides, ws.colsum - col, p.m, col, stop, ends)
+    end.row_term = ws.row_term
+    end.rows = p.m
+    j = 0
+    while j < stop - col:
+        end.acc = ws.acc + j * mr
+        end.cols = _min(nr, stop - col - j)
+        end.col_term = ws.bias + j
+        if end.b_zero != NULL:
+            end.b_zero = ws.b_zero + j
+        if end.multiplier != NULL:
+            end.multiplier = ws.multiplier + j
+        end.out = batch.out + (col + j) * (1 if p.requantize != NULL else 4)
+        kernel.finish(end)
+        j += nr
+    if kernel.end != NULL:
+        kernel.end()
 
 
 def conv(
@@ -1192,7 +1660,8 @@ def conv(
     base = (<Buffer>scratch).start
     col_groups = _ceil_div(p.n, p.nc)
     for group in prange(groups * col_groups, nogil=True, schedule="dynamic", chunksize=1, num_threads=n_threads):
-        _pack_b(&p, group // col_groups, group % col_groups * p.nc, w_data + group // col_groups * p.n * p.k, 1, p.k)
+        _pack_b(&p, group // col_groups, group % col_groups * p.nc, p.nc, w_data + group // col_groups * p.n * p.k, 1,
+                p.k)
     with nogil, parallel(num_threads=n_threads):
         for task in prange(tasks, schedule="dynamic", chunksize=1):
             item = task // p.col_ranges // p.row_blocks

@@ -19,9 +19,11 @@ from qtool.kernels.elementwise import (
     unpack,
 )
 from qtool.kernels.integer import (
+    PackedB,
     conv_integer,
     dynamic_quantize_linear,
     matmul_integer,
+    pack_b,
     qlinear_conv,
     qlinear_matmul,
 )
@@ -31,6 +33,7 @@ __all__ = [
     "IsaInfo",
     "KernelChoice",
     "MinMax",
+    "PackedB",
     "abs_mean",
     "absmax",
     "cap_isa",
@@ -44,6 +47,7 @@ __all__ = [
     "matmul_integer",
     "min_max",
     "pack",
+    "pack_b",
     "peak",
     "qlinear_conv",
     "qlinear_matmul",
