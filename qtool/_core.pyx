@@ -683,8 +683,8 @@ def unpack(const uint8_t[::1] raw, int bits, uint8_t[::1] codes, int n_threads):
 # Statistics
 #
 # The loops of one block are in _kernels/statistics_body.h, compiled per ISA; here is what surrounds them. No result
-# depends on the ISA or on the number of threads: counts, ranges and bins are integers, and the only sums of floats, those
-# of |x|, have one order (abs_sum). Halves go through a tile of float32, which the first cache holds.
+# depends on the ISA or on the number of threads: counts, ranges and bins are integers, and the only sums of floats,
+# those of |x|, have one order (abs_sum). Halves go through a tile of float32, which the first cache holds.
 
 cdef inline int32_t _ordered(uint32_t u) noexcept nogil:
     """Bits of a float32 as an integer of the same order (-0 just below +0); it is its own inverse."""
@@ -750,8 +750,8 @@ def min_max(
                       &high[t])
 
 
-# Per index c of an axis, x being (outer, n, inner). A task is ROWS of `outer` by as many c as make a tile; it has its own
-# partial result, so that tall matrices have tasks enough for every thread.
+# Per index c of an axis, x being (outer, n, inner). A task is ROWS of `outer` by as many c as make a tile; it has its
+# own partial result, so that tall matrices have tasks enough for every thread.
 
 cdef enum:
     ROWS = 1024
@@ -846,8 +846,8 @@ def abs_sum(
 
 
 # The histogram counts into 32-bit counters, up to four sets of them: a run of equal values would otherwise wait for its
-# own last increment. A set begins 80 bytes beyond a multiple of 4096: at equal offsets within a page, the processor takes
-# a load from one set for a load of what was just stored to another.
+# own last increment. A set begins 80 bytes beyond a multiple of 4096 after the last: at equal offsets within a page, the
+# processor takes a load from one set for a load of what was just stored to another.
 
 cdef enum:
     SETS_SIZE = 262144         # bytes of all sets of one thread, a part of the second cache
