@@ -749,8 +749,8 @@ def abs_sum(
 
 
 # The histogram counts into 32-bit counters, up to four sets of them: a run of equal values would otherwise wait for its
-# own last increment. A set begins 80 bytes beyond a multiple of 4096: at equal offsets within a page, the processor
-# takes a load from one set for a load of what was just stored to another.
+# own last increment. A set begins 80 bytes beyond a multiple of 4096 after the last: at equal offsets in a page, the
+# processor takes a load from one set for a load of what was just stored to another.
 
 cdef enum:
     SETS_SIZE = 262144         # bytes of all sets of one thread, a part of the second cache

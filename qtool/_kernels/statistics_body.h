@@ -14,27 +14,31 @@ QT_STATS_TARGET static void QT_STATS(qt_widen)(const uint16_t *restrict x, int b
     for (ptrdiff_t i = 0; i < n; ++i) {
         const uint32_t h = x[i], magnitude = h & 0x7FFF, exponent = h & 0x7C00;
         const uint32_t subnormal = qt_bits_of((float)(int32_t)(h & 0x3FF) * 0x1p-24f); /* normal as a float32 */
-        uint32_t u = (magnitude << 13) + 0x38000000; /* the bias goes from 15 to 127 */
-        u = exponent ? u : subnormal;
-        u = exponent == 0x7C00 ? (magnitude << 13) | 0x7F800000 : u;
+        const uint32_t bias = exponent == 0x7C00 ? 0x70000000 : 0x38000000; /* from 15 to 127; Inf and NaN to 255 */
+        const uint32_t is_normal = 0u - (uint32_t)(exponent != 0); /* a mask: GCC does not vectorise this choice as ?: */
+        const uint32_t u = (((magnitude << 13) + bias) & is_normal) | (subnormal & ~is_normal);
         t[i] = qt_float_of(u | (h & 0x8000) << 16);
     }
 }
 
-/* One block (n <= QT_STATS_BLOCK) of float32: adds NaN, +Inf, -Inf and zero counts, extends the range of keys. */
+/* One block (1 <= n <= QT_STATS_BLOCK) of float32: adds NaN, +Inf, -Inf and zero counts, extends the range of keys.
+ *
+ * The largest signed integer is the largest number, unless all are below zero; the largest unsigned one is the least
+ * number, unless none is. That is two instructions per vector, and it shows NaN and Inf. What it leaves open, the smallest
+ * magnitude of a block with one sign and no zero, is sought in the cache.
+ */
 QT_STATS_TARGET static void QT_STATS(qt_min_max_32)(const float *restrict x, ptrdiff_t n, int64_t *restrict counts,
                                                    int32_t *least, int32_t *most) {
     const int32_t inf = 0x7F800000;
-    int32_t low = *least, high = *most, top = 0, zeros = 0;
+    int32_t low, high, top = INT32_MIN, zeros = 0;
+    uint32_t bottom = 0;
     for (ptrdiff_t i = 0; i < n; ++i) {
-        const int32_t s = (int32_t)qt_bits_of(x[i]), magnitude = s & 0x7FFFFFFF;
-        const int32_t key = s ^ ((s >> 31) & 0x7FFFFFFF);
-        zeros += magnitude == 0;
-        top = magnitude > top ? magnitude : top;
-        low = key < low ? key : low;
-        high = key > high ? key : high;
+        const uint32_t u = qt_bits_of(x[i]);
+        zeros += (u & 0x7FFFFFFF) == 0;
+        top = (int32_t)u > top ? (int32_t)u : top;
+        bottom = u > bottom ? u : bottom;
     }
-    if (top >= inf) { /* again, with an eye on NaN and Inf; the block is in the cache */
+    if (top >= inf || bottom >= 0xFF800000) { /* again, with an eye on NaN and Inf; the block is in the cache */
         int32_t nans = 0, infs = 0, negative = 0;
         low = *least;
         high = *most;
@@ -51,6 +55,19 @@ QT_STATS_TARGET static void QT_STATS(qt_min_max_32)(const float *restrict x, ptr
         counts[0] += nans;
         counts[1] += infs - negative;
         counts[2] += negative;
+    } else {
+        int32_t nearest = 0; /* the number nearest to zero of a block with one sign */
+        if (top < 0 || (bottom <= INT32_MAX && zeros == 0)) {
+            nearest = INT32_MAX;
+            for (ptrdiff_t i = 0; i < n; ++i) {
+                const int32_t s = (int32_t)qt_bits_of(x[i]);
+                nearest = s < nearest ? s : nearest;
+            }
+        }
+        low = bottom <= INT32_MAX ? nearest : (int32_t)(bottom ^ INT32_MAX);
+        high = top < 0 ? nearest ^ INT32_MAX : top;
+        low = low < *least ? low : *least;
+        high = high > *most ? high : *most;
     }
     counts[3] += zeros;
     *least = low;
@@ -60,16 +77,15 @@ QT_STATS_TARGET static void QT_STATS(qt_min_max_32)(const float *restrict x, ptr
 /* The same for 16-bit floats, whose infinity has the bits `inf`; keys are those of 16 bits. */
 QT_STATS_TARGET static void QT_STATS(qt_min_max_16)(const uint16_t *restrict x, int16_t inf, ptrdiff_t n,
                                                    int64_t *restrict counts, int16_t *least, int16_t *most) {
-    int16_t low = *least, high = *most, top = 0, zeros = 0;
+    int16_t low, high, top = INT16_MIN, zeros = 0;
+    uint16_t bottom = 0;
     for (ptrdiff_t i = 0; i < n; ++i) {
-        const int16_t s = (int16_t)x[i], magnitude = (int16_t)(s & 0x7FFF);
-        const int16_t key = (int16_t)(s ^ ((s >> 15) & 0x7FFF));
-        zeros = (int16_t)(zeros + (magnitude == 0));
-        top = magnitude > top ? magnitude : top;
-        low = key < low ? key : low;
-        high = key > high ? key : high;
+        const uint16_t u = x[i];
+        zeros = (int16_t)(zeros + ((u & 0x7FFF) == 0));
+        top = (int16_t)u > top ? (int16_t)u : top;
+        bottom = u > bottom ? u : bottom;
     }
-    if (top >= inf) {
+    if (top >= inf || bottom >= (inf | 0x8000)) {
         int16_t nans = 0, infs = 0, negative = 0;
         low = *least;
         high = *most;
@@ -86,6 +102,16 @@ QT_STATS_TARGET static void QT_STATS(qt_min_max_16)(const uint16_t *restrict x, 
         counts[0] += nans;
         counts[1] += infs - negative;
         counts[2] += negative;
+    } else {
+        int16_t nearest = 0;
+        if (top < 0 || (bottom <= INT16_MAX && zeros == 0)) {
+            nearest = INT16_MAX;
+            for (ptrdiff_t i = 0; i < n; ++i) nearest = (int16_t)x[i] < nearest ? (int16_t)x[i] : nearest;
+        }
+        low = bottom <= INT16_MAX ? nearest : (int16_t)(bottom ^ INT16_MAX);
+        high = top < 0 ? (int16_t)(nearest ^ INT16_MAX) : top;
+        low = low < *least ? low : *least;
+        high = high > *most ? high : *most;
     }
     counts[3] += zeros;
     *least = low;

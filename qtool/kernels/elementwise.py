@@ -318,7 +318,8 @@ def abs_mean(x: Array, axis: int, *, num_threads: int | None = None) -> NDArray[
         num_threads: Threads; None chooses by the amount of work. The result does not depend on it.
 
     Returns:
-        float64 of shape (x.shape[axis],). NaN where a NaN is among the values, else Inf where an Inf is; 0 for no values.
+        float64 of shape (x.shape[axis],). NaN where a NaN is among the values, else Inf where an Inf is; 0 for no
+        values.
 
     Raises:
         KernelError: If x has another type, or the axis is out of range.

@@ -66,6 +66,77 @@ def test_min_max_of_more_than_a_task(threads):
     assert astuple(kernels.min_max(x, num_threads=threads)) == reference.min_max(x)
 
 
+def _lengths() -> list[int]:
+    """Every tail of a vector, and sizes around a block, a tile and a task."""
+    return [*range(68), *(n + d for n in (1024, 4096, 32768) for d in (-1, 0, 1))]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_every_length_and_alignment(dtype):
+    whole = _values(11, (65540,), dtype)
+    finite = np.where(np.isfinite(whole.astype(np.float32)), whole, np.zeros(1, dtype)).astype(dtype)
+    for n in _lengths():
+        x = (whole if n % 2 else finite)[n % 3 : n % 3 + n]
+        threads = 1 + (n % 5 == 0)
+        assert astuple(kernels.min_max(x, num_threads=threads)) == reference.min_max(x)
+        np.testing.assert_array_equal(kernels.absmax(x), reference.absmax(x))
+        np.testing.assert_array_equal(kernels.abs_mean(x[None], 0), reference.abs_mean(x[None], 0))
+        found = kernels.histogram(x, 128, 5, num_threads=threads)
+        np.testing.assert_array_equal(found, reference.power_of_two_histogram(x, 128, 5))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_views_and_unaligned_memory(dtype):
+    whole = _values(12, (60, 70), dtype)
+    memory = np.zeros(whole.nbytes + 1, np.uint8)
+    unaligned = memory[1:].view(dtype).reshape(60, 70)
+    unaligned[...] = whole
+    for x in (unaligned, whole[::2, ::-3], whole.T, np.broadcast_to(whole[:1], (5, 70)), whole[3:, 7:]):
+        assert astuple(kernels.min_max(x)) == reference.min_max(x)
+        np.testing.assert_array_equal(kernels.histogram(x, 128, 3), reference.power_of_two_histogram(x, 128, 3))
+        for axis in (0, 1):
+            np.testing.assert_array_equal(kernels.absmax(x, axis), reference.absmax(x, axis))
+            np.testing.assert_array_equal(kernels.abs_mean(x, axis), reference.abs_mean(x, axis))
+
+
+def _patterns() -> list[np.ndarray]:
+    n = 9000
+    ramp = np.arange(1, n + 1, dtype=np.float32)
+    subnormal = np.arange(n, dtype=np.uint32).view(np.float32)
+    rare = np.ones(n, np.float32)
+    rare[[0, 4095, 4096, n - 1]] = [NAN, INF, -INF, -NAN]
+    alternating = np.where(np.arange(n) % 2, ramp, np.float32(0))
+    all_equal = [np.full(n, v, np.float32) for v in (0.0, -0.0, 1.5, -1.5, 1e-45, -1e-45, NAN, -NAN, INF, -INF)]
+    return [*all_equal, ramp, -ramp, alternating, -alternating, subnormal, -subnormal, rare, -rare]
+
+
+@pytest.mark.parametrize("case", range(18))
+@pytest.mark.parametrize("threads", [1, 2])
+def test_one_sign_half_zeros_and_subnormals(case, threads):
+    x = _patterns()[case]
+    for y in (x, x.astype(np.float16), x.astype(BFLOAT16)):
+        assert astuple(kernels.min_max(y, num_threads=threads)) == reference.min_max(y)
+        exponent = int(np.frexp(max(1, np.abs(y[np.isfinite(y)].astype(np.float32)).max(initial=0)))[1])
+        found = kernels.histogram(y, exponent, 11, num_threads=threads)
+        np.testing.assert_array_equal(found, reference.power_of_two_histogram(y, exponent, 11))
+
+
+@pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
+@np.errstate(invalid="ignore")  # NumPy warns of signalling NaNs
+def test_every_half(dtype):
+    x = np.arange(1 << 16).astype(np.uint16).view(dtype)
+    for y in (x, x[::-1], x[:0x7C00], x[0x8000 : 0x8000 + 0x7C00]):
+        assert astuple(kernels.min_max(y)) == reference.min_max(y)
+    for bits in (1, 11, 16):
+        np.testing.assert_array_equal(kernels.histogram(x, 128, bits), reference.power_of_two_histogram(x, 128, bits))
+    low = x[np.abs(x.astype(np.float32)) < 2.0**-7]
+    np.testing.assert_array_equal(kernels.histogram(low, -7, 16), reference.power_of_two_histogram(low, -7, 16))
+    for axis in (0, 1):
+        np.testing.assert_array_equal(
+            kernels.abs_mean(x.reshape(256, 256), axis), reference.abs_mean(x.reshape(256, 256), axis)
+        )
+
+
 # absmax
 
 
@@ -105,6 +176,57 @@ def test_absmax_shows_a_nan():
     assert np.isnan(kernels.absmax(floats(1, NAN, INF)))
 
 
+# abs_mean
+
+
+@pytest.mark.parametrize("abs_mean", [kernels.abs_mean, reference.abs_mean], ids=["kernels", "reference"])
+def test_abs_mean_table(abs_mean):
+    x = floats(1, -2, 0, NAN, INF, -3, -0.0, 5, 1).reshape(3, 3)
+    found = abs_mean(x, 0)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, [1, NAN, 2])
+    np.testing.assert_array_equal(abs_mean(x, -1), [NAN, INF, 4 / 3])
+    assert abs_mean(np.zeros((0, 2), np.float32), 1).tolist() == [0, 0]
+    assert abs_mean(np.zeros((2, 0), np.float32), 1).tolist() == []
+    assert abs_mean(np.full((2, 1), 3.4e38, np.float32), 1).tolist() == [float(np.float32(3.4e38))]
+
+
+def test_abs_mean_has_one_order_of_summation():
+    # 2^53 swallows the two 1 of its own lane, added one at a time; those of the 15 other lanes arrive as 3, 6, 12 and
+    # 24. 2^53 + 3 is a tie, which goes to 2^53 + 4.
+    x = np.ones((1, 48), np.float32)
+    x[0, 0] = 2.0**53
+    assert kernels.abs_mean(x, 0)[0] == (2.0**53 + 46) / 48
+    # Rows are added one after the other, and blocks of 1024 apart.
+    x = np.ones((2048, 1), np.float32)
+    x[0] = 2.0**53
+    assert kernels.abs_mean(x, 1)[0] == (2.0**53 + 1024) / 2048
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(0, 40), min_size=1, max_size=4).filter(lambda shape: np.prod(shape) < 20000),
+    st.sampled_from(FLOATS),
+    st.integers(1, 4),
+    st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_abs_mean_is_the_reference(seed, shape, dtype, threads, data):
+    x = _values(seed, tuple(shape), dtype)
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    np.testing.assert_array_equal(kernels.abs_mean(x, axis, num_threads=threads), reference.abs_mean(x, axis))
+
+
+@pytest.mark.parametrize("shape", [(3, 70000), (70000, 3), (2, 1500, 40), (2049, 30, 2), (100003,), (1, 3, 5000)])
+def test_abs_mean_of_much(shape):
+    x = np.random.default_rng(14).normal(size=shape).astype(np.float32)
+    for y in (x, x.astype(BFLOAT16)):
+        for axis in range(len(shape)):
+            expected = reference.abs_mean(y, axis)
+            for threads in (1, 2, 3):
+                np.testing.assert_array_equal(kernels.abs_mean(y, axis, num_threads=threads), expected)
+
+
 # histogram
 
 
@@ -124,6 +246,44 @@ def test_histogram_of_extreme_exponents(exponent):
     expected = reference.power_of_two_histogram(x, exponent, 11)
     np.testing.assert_array_equal(kernels.histogram(x, exponent, 11), expected)
     assert expected.sum() == x.size
+
+
+@pytest.mark.parametrize("bits", [1, 2, 11, 12, 13, 14, 16])
+def test_bin_edges_and_their_neighbours(bits):
+    for exponent in range(-149, 129):
+        index = np.unique(np.r_[-(1 << bits), -2:3, -(1 << bits - 1), 1 << bits - 1, (1 << bits) - 1])
+        edges = np.ldexp(np.clip(index, -(1 << bits), (1 << bits) - 1).astype(np.float64), exponent - bits)
+        with np.errstate(over="ignore", under="ignore"):
+            near = edges.astype(np.float32)  # an edge finer than the subnormals rounds to one of them, or to zero
+            x = np.concatenate([near, np.nextafter(near, np.float32(INF)), np.nextafter(near, np.float32(-INF))])
+        wide = x.astype(np.float64)
+        x = x[np.isfinite(x) & (wide >= -(2.0**exponent)) & (wide < 2.0**exponent)]
+        found = kernels.histogram(x, exponent, bits)
+        np.testing.assert_array_equal(found, reference.power_of_two_histogram(x, exponent, bits))
+
+
+@pytest.mark.parametrize("exponent", range(-149, 129, 7))
+def test_values_just_outside_are_counted(exponent):
+    edge = np.ldexp(np.float64(1), exponent)
+    with np.errstate(over="ignore"):
+        above, below = np.float32(edge), np.nextafter(np.float32(-edge), np.float32(-INF))
+    x = np.array([above, below, -edge, 0, NAN, INF, -INF] * 3, np.float32)
+    outside = int((np.isfinite(x) & ((x >= edge) | (x < -edge))).sum())
+    with pytest.raises(KernelError, match=f"^{outside} values of x"):
+        kernels.histogram(x, exponent, 4)
+    kept = x[~(np.isfinite(x) & ((x >= edge) | (x < -edge)))]
+    np.testing.assert_array_equal(kernels.histogram(kept, exponent, 4), [3, *[0] * 15, 3, *[0] * 15])
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(-149, 128), st.integers(1, 16), st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+@np.errstate(invalid="ignore")  # NumPy warns of signalling NaNs
+def test_histogram_of_random_bits(seed, exponent, bits, threads):
+    x = np.random.default_rng(seed).integers(0, 2**32, 3000, np.uint32).view(np.float32)
+    wide = x.astype(np.float64)
+    x = x[~(np.isfinite(x) & ((wide >= 2.0**exponent) | (wide < -(2.0**exponent))))]
+    found = kernels.histogram(x, exponent, bits, num_threads=threads)
+    np.testing.assert_array_equal(found, reference.power_of_two_histogram(x, exponent, bits))
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 300), st.sampled_from(FLOATS), st.integers(1, 12), st.integers(1, 4))
