@@ -45,7 +45,7 @@ __attribute__((target("avx512f,avx512vnni"), noinline)) static void qt_peak_vnni
 
 #define QT_PEAK_V(A) "%{vex%} vpdpbusd %%ymm14, %%ymm15, %%ymm" A "\n"
 
-__attribute__((target("avx2"), noinline)) static void qt_peak_vnni__avxvnni(ptrdiff_t turns) {
+__attribute__((target("avx2,avxvnni"), noinline)) static void qt_peak_vnni__avxvnni(ptrdiff_t turns) {
     __asm__ volatile(
         "vpxor %%ymm14, %%ymm14, %%ymm14\n"
         "vpxor %%ymm15, %%ymm15, %%ymm15\n"
@@ -61,7 +61,7 @@ __attribute__((target("avx2"), noinline)) static void qt_peak_vnni__avxvnni(ptrd
 }
 
 /* Palette 1: eight tiles of 16 rows of 64 bytes. The caller has asked for permission (amx_permission.h). */
-static void qt_peak_amx__amx_int8(ptrdiff_t turns) {
+__attribute__((target("amx-tile,amx-int8"), noinline)) static void qt_peak_amx__amx_int8(ptrdiff_t turns) {
     uint8_t config[64] __attribute__((aligned(64))) = {1};
     for (int tile = 0; tile < 8; tile++) {
         config[16 + 2 * tile] = 64;

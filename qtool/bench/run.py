@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qtool import kernels
-from qtool.bench.cases.case import QTOOL, Case, Engine, capped
+from qtool.bench.cases.case import QTOOL, Case, Engine, allowed_isas, capped
 from qtool.bench.timing import Sampler, interleave
 
 
@@ -92,7 +92,7 @@ def _missing(case: Case) -> str | None:
     info = kernels.isa_info()
     if case.isa != "auto" and case.isa not in info.supported:
         return f"this processor has no {case.isa}"
-    if case.isa != "auto" and info.cap not in ("auto", *info.supported[info.supported.index(case.isa) :]):
+    if case.isa not in ("auto", *allowed_isas()):
         return f"QTOOL_ISA={info.cap} is in force"
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if case.threads is not None and case.threads > cpus:

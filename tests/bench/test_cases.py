@@ -10,7 +10,7 @@ import pytest
 from qtool import kernels
 from qtool.bench import report
 from qtool.bench.cases import conv, elementwise, matmul, select, statistics
-from qtool.bench.cases.case import Case, Engine, capped
+from qtool.bench.cases.case import Case, Engine, allowed_isas, capped
 from qtool.bench.run import Result, Skipped, run
 from qtool.errors import ConfigError
 
@@ -116,3 +116,15 @@ def test_an_output_that_differs_is_marked():
         ]
 
     assert small(build).differs == ("other",)
+
+
+def test_the_cap_of_the_process_holds():
+    supported = kernels.isa_info().supported
+    with capped("scalar"):
+        assert allowed_isas() == ("scalar",)
+        (found,) = run(
+            [Case("a", "GOPS", 1.0, lambda _: [Engine("qtool", lambda: 1.0)], isa=supported[-1])], rounds=1, threads=1
+        )
+    if supported[-1] != "scalar":
+        assert isinstance(found, Skipped)
+        assert found.reason == "QTOOL_ISA=scalar is in force"

@@ -58,6 +58,12 @@ class Case:
     threads: int | None = None
 
 
+def allowed_isas() -> tuple[str, ...]:
+    """Instruction sets of this processor within the cap of the process, weakest first."""
+    info = kernels.isa_info()
+    return info.supported if info.cap == "auto" else info.supported[: info.supported.index(info.cap) + 1]
+
+
 @contextmanager
 def capped(name: str) -> Iterator[None]:
     """Cap qtool's dispatch, and put the cap back. ``auto`` leaves the cap of the process in force."""

@@ -67,14 +67,15 @@ def quantize(kind: Kind, elements: int, work: float, threads: int, *, copy: bool
     axis = 1 if kind.axis is None else kind.axis
     how: dict[str, Any] = {"axis": axis, "block_size": kind.block}
     whole = target.bits == 8 and target.format is None
-    found = [
-        engine(
-            QTOOL,
-            lambda: kernels.quantize(x, scale, zero, out=y, num_threads=threads, **how),
-            comparable=whole,
-        )
-    ]
-    call = peers.onnxruntime(
+    raw = np.empty(target.nbytes(elements), np.uint8)
+
+    def call() -> Array:
+        kernels.quantize(x, scale, zero, out=y, num_threads=threads, **how)
+        # onnxruntime writes narrow types packed, so that is the work here too
+        return y if target.bits >= 8 else kernels.pack(y, target, out=raw, num_threads=threads)
+
+    found = [engine(QTOOL, call, comparable=whole)]
+    other = peers.onnxruntime(
         "QuantizeLinear",
         [x, scale, zero],
         constant=[1, 2],
@@ -83,7 +84,7 @@ def quantize(kind: Kind, elements: int, work: float, threads: int, *, copy: bool
         threads=threads,
         **{k: v for k, v in how.items() if kind.axis is not None},
     )
-    found += peer(ORT, call, comparable=whole)
+    found += peer(ORT, other, comparable=whole)
     return found + (ceiling(COPY, ceilings.copy(elements, work)) if copy else [])
 
 
@@ -102,7 +103,7 @@ def dequantize(elements: int, threads: int) -> list[Engine]:
 def _quantize_case(name: str, kind: Kind, size: str) -> Case:
     elements = shapes.ELEMENTS[size]
     target = QDTYPES[kind.target]
-    work = float(elements * (4 + target.numpy.itemsize))
+    work = float(4 * elements + target.nbytes(elements))
     copy = name == "quantize_tensor/int8" and elements <= shapes.ELEMENTS["16M"]
 
     def engines(threads: int) -> list[Engine]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from qtool import kernels
 from qtool.bench import ceilings, peers, shapes
-from qtool.bench.cases.case import GOPS, ONEDNN, ORT, QTOOL, Case, Engine, capped, ceiling, engine, peer
+from qtool.bench.cases.case import GOPS, ONEDNN, ORT, QTOOL, Case, Engine, allowed_isas, capped, ceiling, engine, peer
 from qtool.bench.shapes import Shape
 
 Array = npt.NDArray[Any]
@@ -98,7 +98,7 @@ def build(
         found += peer(ONEDNN, other, comparable=False)
     if "serial" in extras:
         found.append(mine("one thread", isa, 1))
-    if "avx512vnni" in extras and "avx512vnni" in kernels.isa_info().supported:
+    if "avx512vnni" in extras and "avx512vnni" in allowed_isas():
         found.append(mine("qtool avx512vnni", "avx512vnni", threads))
     for unit in ("amx", "vnni"):
         if f"{unit} peak" in extras and threads == 1:
