@@ -1,5 +1,6 @@
 /* The loops of one row of quantize.h in plain C. Included once per row, without a guard: QT_TARGET is the attribute of
- * the row's functions and QT_FN(name) their name. QT_OWN_LOAD and QT_OWN_CODES8 leave out what the row does itself. */
+ * the row's functions and QT_FN(name) their name. QT_OWN_LOAD leaves out what the row does itself,
+ * and with QT_OWN_CODES it has its own codes8 and floats: those here end in _loops. */
 
 #ifndef QT_OWN_LOAD
 QT_TARGET static void QT_FN(qt_halves_to_floats)(const uint16_t *restrict x, ptrdiff_t n, float *restrict t) {
@@ -30,7 +31,7 @@ QT_TARGET static void QT_FN(qt_load)(const void *x, int source, int precision, p
 
 /* One loop for each precision and kind of run: a test inside would keep it from vectorising. */
 #define QT_CODES(name, code_t)                                                                                       \
-    QT_TARGET static void QT_FN(name)(const float *restrict x, const float *restrict s, const int32_t *restrict z,   \
+    QT_TARGET static void name(const float *restrict x, const float *restrict s, const int32_t *restrict z,   \
                                       ptrdiff_t block, int precision, qt_integer type, ptrdiff_t n,                  \
                                       code_t *restrict y) {                                                          \
         if (block == 1) {                                                                                            \
@@ -55,15 +56,16 @@ QT_TARGET static void QT_FN(qt_load)(const void *x, int source, int precision, p
                 for (ptrdiff_t i = 0; i < m; ++i) y[i] = (code_t)qt_integer_code(x[i], s0, z0, QT_BFLOAT16, type);   \
         }                                                                                                            \
     }
-#ifdef QT_OWN_CODES8
-QT_CODES(qt_codes8_loops, uint8_t)
+#ifdef QT_OWN_CODES
+#define QT_LOOPS(name) QT_FN(name##_loops)
 #else
-QT_CODES(qt_codes8, uint8_t)
+#define QT_LOOPS(name) QT_FN(name)
 #endif
-QT_CODES(qt_codes16, uint16_t)
+QT_CODES(QT_LOOPS(qt_codes8), uint8_t)
+QT_CODES(QT_FN(qt_codes16), uint16_t)
 #undef QT_CODES
 
-QT_TARGET static void QT_FN(qt_floats)(const float *restrict x, const float *restrict s, const float *restrict z,
+QT_TARGET static void QT_LOOPS(qt_floats)(const float *restrict x, const float *restrict s, const float *restrict z,
                                        ptrdiff_t block, int precision, const qt_small_float *form, uint32_t overflow,
                                        ptrdiff_t n, uint8_t *restrict y) {
     const qt_small_float f = *form;
@@ -87,6 +89,8 @@ QT_TARGET static void QT_FN(qt_floats)(const float *restrict x, const float *res
             for (ptrdiff_t i = 0; i < m; ++i) y[i] = qt_float_code(x[i], s0, z0, QT_BFLOAT16, f, overflow);
     }
 }
+
+#undef QT_LOOPS
 
 /* Thirty-two lanes: a reduction over one float may not be reordered by the compiler. */
 QT_TARGET static void QT_FN(qt_range)(const float *restrict x, ptrdiff_t n, float *lo, float *hi) {

@@ -25,6 +25,7 @@ STREAM_BYTES = 8 << 20
 
 _FLOAT32 = np.dtype(np.float32)
 _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
+_BY_DTYPE: dict[np.dtype[Any], QDType] = {dtype.numpy: dtype for dtype in QDTYPES.values()}
 # Element types as the core numbers them (enum Source of _core.pyx); a type that is not here goes through a table.
 _SOURCES: dict[np.dtype[Any], int] = {
     np.dtype(name): number
@@ -419,7 +420,9 @@ def _absmax(x: Array, outer: int, n: int, inner: int, threads: int) -> NDArray[n
 
 def _bytes(x: Array) -> NDArray[np.uint8]:
     """The elements in C order as bytes; a copy only if they are not so, or not aligned, in memory."""
-    return np.require(x, requirements=["C", "A"]).reshape(-1).view(np.uint8)
+    if not (x.flags.c_contiguous and x.flags.aligned):
+        x = np.require(x, requirements=["C", "A"])
+    return x.reshape(-1).view(np.uint8)
 
 
 def _require_type(x: Array, name: str, types: tuple[np.dtype[Any], ...]) -> None:
@@ -433,8 +436,7 @@ def _type_name(x: Array) -> str:
 
 def _stored_type(x: Array) -> QDType | None:
     """The element type that an array's type stores."""
-    found = BY_STORAGE.get(x.dtype.name)
-    return found if found is not None and found.numpy == x.dtype else None
+    return _BY_DTYPE.get(x.dtype)
 
 
 def _require_float(dtype: npt.DTypeLike, name: str) -> np.dtype[Any]:
@@ -482,6 +484,8 @@ def _rounded(scale: Array, dtype: np.dtype[Any]) -> NDArray[np.float32]:
     """The scale rounded once to a float type, then as float32 values (which hold all of them), flat."""
     if scale.dtype == _E8M0:
         scale = from_e8m0(scale)
+    if scale.dtype == dtype == _FLOAT32 and scale.flags.c_contiguous and scale.flags.aligned:
+        return scale.reshape(-1)
     values = np.empty(scale.size, np.float32)
     _core.round_to(_bytes(scale), _SOURCES[scale.dtype], _SOURCES[dtype], values)
     return values
@@ -490,7 +494,10 @@ def _rounded(scale: Array, dtype: np.dtype[Any]) -> NDArray[np.float32]:
 def _integers(zero_point: Array, dtype: QDType) -> NDArray[np.int32]:
     if dtype.bits >= 8:
         return np.ascontiguousarray(zero_point.astype(np.int32)).reshape(-1)
-    return _numbers(zero_point).astype(np.int32)
+    wide = np.left_shift(_bytes(zero_point), 32 - dtype.bits, dtype=np.uint32)  # bits above the code do not count
+    if dtype.kind == "int":
+        return np.right_shift(wide.view(np.int32), 32 - dtype.bits)
+    return np.right_shift(wide, 32 - dtype.bits).view(np.int32)
 
 
 def _numbers(codes: Array) -> NDArray[np.float32]:
@@ -536,9 +543,16 @@ def _layout(shape: tuple[int, ...], scale_shape: tuple[int, ...], granularity: G
         axis = granularity.axis
         n, inner = shape[axis], math.prod(shape[axis + 1 :])
         if isinstance(granularity, PerAxis):
-            return (n, 1, 1, 0, 0, 1) if inner == 1 else (inner, n, 1, 0, 1, inner)
+            if inner == 1:
+                return (n, 1, 1, 0, 0, 1)
+            return (n * inner, 1, 1, 0, 0, inner) if axis == 0 else (inner, n, 1, 0, 1, inner)
         block, blocks = granularity.size, scale_shape[axis]
-        return (n, 1, 1, blocks, 1, block) if inner == 1 else (inner, n, block, blocks, inner, 1)
+        if inner > 1:
+            return (inner, n, block, blocks, inner, 1)
+        if n % block:
+            return (n, 1, 1, blocks, 1, block)
+        size = math.prod(shape)
+        return (size, 1, 1, 0, 0, block)  # whole blocks: one row of them
     size = math.prod(shape)
     return (size, 1, 1, 0, 0, size)
 
