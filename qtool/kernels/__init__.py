@@ -17,9 +17,11 @@ from qtool.kernels.elementwise import (
     unpack,
 )
 from qtool.kernels.integer import (
+    PackedB,
     conv_integer,
     dynamic_quantize_linear,
     matmul_integer,
+    pack_b,
     qlinear_conv,
     qlinear_matmul,
 )
@@ -29,6 +31,7 @@ __all__ = [
     "IsaInfo",
     "KernelChoice",
     "MinMax",
+    "PackedB",
     "absmax",
     "cap_isa",
     "conv_integer",
@@ -41,6 +44,7 @@ __all__ = [
     "matmul_integer",
     "min_max",
     "pack",
+    "pack_b",
     "qlinear_conv",
     "qlinear_matmul",
     "quantize",
