@@ -1031,7 +1031,7 @@ cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
     cdef Py_ssize_t mr = p.kernel.mr, nr = p.kernel.nr, wanted = 4 * n_threads if n_threads > 1 else 1, blocks
     _plan_b(p)
     if p.fused:
-        p.mc = _max(mr, 786432 // _max(1, p.k_padded) // mr * mr)
+        p.mc = _max(mr, 786432 // _max(1, p.k_padded * p.kernel.a_size) // mr * mr)
         blocks = _ceil_div(p.m, p.mc)
         if blocks > 1:
             blocks = _round_up(blocks, n_threads)   # blocks of one size: none is left over for one thread
@@ -1126,7 +1126,8 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
                 # two halves in turn, because the end of a tile is outstanding while the next is summed up
                 slot = ((j // nr) & 1) * panels + i if sliced else tiles & 1
                 acc = ws.acc + slot * mr * nr
-                kernel.tile(kc, ws.a + i * mr * p.k_padded + k0 * mr, b + j * p.k_padded + k0 * nr,
+                kernel.tile(kc, ws.a + (i * mr * p.k_padded + k0 * mr) * kernel.a_size,
+                            b + (j * p.k_padded + k0 * nr) * kernel.b_size,
                             _min(mr, rows - i * mr), k0 == 0, acc, earlier)
                 earlier = NULL
                 if k0 + kc < p.k_padded:

@@ -18,6 +18,10 @@
 #define QT_TARGET_AVX2 __attribute__((target("avx2")))
 #define QT_INLINE_AVX2 static inline __attribute__((target("avx2"), always_inline))
 
+#define QT_ROWS_OF_1(X) X(0)
+#define QT_ROWS_OF_2(X) X(0) X(1)
+#define QT_ROWS_OF_6(X) X(0) X(1) X(2) X(3) X(4) X(5)
+
 /* Both accumulators are in registers here. Without it gcc 12 writes each of them to the stack at each step of K, for the
  * instructions after the loop; with named accumulators instead of an array and this, it spills none. */
 #define QT_KEEP(x, y) __asm__("" : "+x"(x), "+x"(y));

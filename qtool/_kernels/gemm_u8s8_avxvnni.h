@@ -9,35 +9,55 @@
 #ifndef QT_GEMM_U8S8_AVXVNNI_H
 #define QT_GEMM_U8S8_AVXVNNI_H
 
-#include "gemm_pack_avx2.h"
+#include "requantize_avx2.h"
 
-#define QT_ROW(i)                                                                                                      \
-    memcpy(&quad, a + 4 * (i), 4);                                                                                     \
-    a_##i = _mm256_set1_epi32(quad);                                                                                   \
-    lo_##i = _mm256_dpbusd_avx_epi32(lo_##i, a_##i, b_lo);                                                             \
-    hi_##i = _mm256_dpbusd_avx_epi32(hi_##i, a_##i, b_hi);                                                             \
-    QT_KEEP(lo_##i, hi_##i)
+#define QT_START(i) __m256i lo_##i = _mm256_setzero_si256(), hi_##i = _mm256_setzero_si256();
+#define QT_STEP(i)                                                                                                     \
+    {                                                                                                                  \
+        int32_t bytes;                                                                                                 \
+        memcpy(&bytes, a + 4 * (i), 4);                                                                                \
+        const __m256i quad = _mm256_set1_epi32(bytes);                                                                 \
+        lo_##i = _mm256_dpbusd_avx_epi32(lo_##i, quad, b_lo);                                                          \
+        hi_##i = _mm256_dpbusd_avx_epi32(hi_##i, quad, b_hi);                                                          \
+        QT_KEEP(lo_##i, hi_##i)                                                                                        \
+    }
 #define QT_ADD(to, sum)                                                                                                \
-    _mm256_storeu_si256((__m256i *)(to), _mm256_add_epi32(_mm256_loadu_si256((const __m256i *)(to)), sum));
+    _mm256_storeu_si256((__m256i *)(to),                                                                               \
+                        first ? sum : _mm256_add_epi32(_mm256_loadu_si256((const __m256i *)(to)), sum));
 #define QT_STORE(i) QT_ADD(c + (i) * ldc, lo_##i) QT_ADD(c + (i) * ldc + 8, hi_##i)
 
-static __attribute__((target("avx2,avxvnni"), noinline)) void qt_gemm_run_6x16c4__avxvnni(
-    ptrdiff_t kc, const void *a_packed, const void *b_packed, uint32_t *c, ptrdiff_t ldc) {
-    const uint8_t *a = (const uint8_t *)a_packed, *b = (const uint8_t *)b_packed;
-    __m256i lo_0 = _mm256_setzero_si256(), lo_1 = lo_0, lo_2 = lo_0, lo_3 = lo_0, lo_4 = lo_0, lo_5 = lo_0;
-    __m256i hi_0 = lo_0, hi_1 = lo_0, hi_2 = lo_0, hi_3 = lo_0, hi_4 = lo_0, hi_5 = lo_0;
-    __m256i a_0, a_1, a_2, a_3, a_4, a_5;
-    int32_t quad;
-    for (const uint8_t *end = b + 16 * kc; b < end; b += 64, a += 24) {
-        const __m256i b_lo = _mm256_loadu_si256((const __m256i *)b);
-        const __m256i b_hi = _mm256_loadu_si256((const __m256i *)(b + 32));
-        QT_ROW(0) QT_ROW(1) QT_ROW(2) QT_ROW(3) QT_ROW(4) QT_ROW(5)
+/* The first ROWS rows of a panel of A with 16 columns of B: c[ROWS][16] = (first ? 0 : c) + A * B. */
+#define QT_DEFINE_KERNEL(ROWS)                                                                                         \
+    static __attribute__((target("avx2,avxvnni"), noinline)) void qt_gemm_##ROWS##x16c4__avxvnni(                      \
+        ptrdiff_t kc, const uint8_t *a, const uint8_t *b, int first, uint32_t *c, ptrdiff_t ldc) {                     \
+        QT_ROWS_OF_##ROWS(QT_START)                                                                                    \
+        for (const uint8_t *end = b + 16 * kc; b < end; b += 64, a += 24) {                                            \
+            const __m256i b_lo = _mm256_loadu_si256((const __m256i *)b);                                               \
+            const __m256i b_hi = _mm256_loadu_si256((const __m256i *)(b + 32));                                        \
+            QT_ROWS_OF_##ROWS(QT_STEP)                                                                                 \
+        }                                                                                                              \
+        QT_ROWS_OF_##ROWS(QT_STORE)                                                                                    \
     }
-    QT_STORE(0) QT_STORE(1) QT_STORE(2) QT_STORE(3) QT_STORE(4) QT_STORE(5)
-}
-#undef QT_ROW
+QT_DEFINE_KERNEL(1)
+QT_DEFINE_KERNEL(2)
+QT_DEFINE_KERNEL(6)
+#undef QT_DEFINE_KERNEL
+#undef QT_START
+#undef QT_STEP
 #undef QT_ADD
 #undef QT_STORE
+
+static void qt_gemm_run_6x16c4__avxvnni(ptrdiff_t kc, const void *a, const void *b, uint32_t *c, ptrdiff_t ldc) {
+    qt_gemm_6x16c4__avxvnni(kc, (const uint8_t *)a, (const uint8_t *)b, 0, c, ldc);
+}
+
+static void qt_gemm_tile_6x16c4__avxvnni(ptrdiff_t kc, const void *a, const void *b, ptrdiff_t rows, int first,
+                                         uint32_t *acc, const qt_tile_end *earlier) {
+    if (rows > 2) qt_gemm_6x16c4__avxvnni(kc, (const uint8_t *)a, (const uint8_t *)b, first, acc, 16);
+    else if (rows > 1) qt_gemm_2x16c4__avxvnni(kc, (const uint8_t *)a, (const uint8_t *)b, first, acc, 16);
+    else qt_gemm_1x16c4__avxvnni(kc, (const uint8_t *)a, (const uint8_t *)b, first, acc, 16);
+    if (earlier) qt_finish__avx2(earlier);
+}
 
 static const qt_gemm_u8s8 qt_gemm_u8s8_6x16c4__avxvnni = {
     .name = "6x16c4__avxvnni",
@@ -45,12 +65,14 @@ static const qt_gemm_u8s8 qt_gemm_u8s8_6x16c4__avxvnni = {
     .mr = 6,
     .nr = 16,
     .kr = 4,
-    .max_kc = 65536,
+    .max_kc = PTRDIFF_MAX,
     .a_size = 1,
     .b_size = 1,
     .pack_a = qt_pack_a_6c4__avx2,
     .pack_b = qt_pack_b_16c4__avx2,
     .run = qt_gemm_run_6x16c4__avxvnni,
+    .tile = qt_gemm_tile_6x16c4__avxvnni,
+    .finish = qt_finish__avx2,
 };
 
 #endif
