@@ -1498,9 +1498,9 @@ cdef Py_ssize_t _carve_stream(const Product *p, char *at, Workspace *ws) noexcep
     ws.packed = <Py_ssize_t *>at
     at += 64
     ws.a = at
-    at += p.mc * p.k_padded
+    at += _round_up(p.mc * p.k_padded * p.kernel.a_size, 64)
     ws.columns = <uint8_t *>at   # the packed piece of B
-    at += p.nc * p.slice
+    at += _round_up(p.nc * p.slice * p.kernel.b_size, 64)
     ws.acc = <uint32_t *>at
     at += p.mc * p.cols * 4
     ws.rowsum = <uint32_t *>at
@@ -1547,7 +1547,7 @@ cdef void _stream_task(const Product *p, const Batch *batch, char *base, const u
                           ws.colsum + (j - col))
             i = 0
             while i < width:
-                kernel.tile(padded, ws.a + k0 * mr, ws.columns + i * padded, p.m, k0 == 0,
+                kernel.tile(padded, ws.a + k0 * mr * kernel.a_size, ws.columns + i * padded * kernel.b_size, p.m, k0 == 0,
                             ws.acc + (j + i - col) * mr, NULL)
                 i += nr
             j += width
