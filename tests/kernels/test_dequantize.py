@@ -14,6 +14,7 @@ from qtool.dtypes import BFLOAT16 as BFLOAT16_FORMAT
 from qtool.dtypes import FLOAT16 as FLOAT16_FORMAT
 from qtool.dtypes import QDTYPES
 from qtool.errors import KernelError
+from qtool.kernels import elementwise
 from tests.kernels.elementwise import (
     BFLOAT16,
     E8M0,
@@ -193,6 +194,36 @@ def test_work_larger_than_a_task(scale_shape, axis, block, threads, name, output
     codes = rng.choice(all_codes(QDTYPES[name]), (300, 411))
     scale = rng.uniform(0.001, 0.01, scale_shape).astype(np.float32)
     options = {"axis": axis, "block_size": block, "output_dtype": output}
+    found = kernels.dequantize(codes, scale, num_threads=threads, **options)
+    assert_same_bits(found, reference.dequantize_linear(codes, scale, **options))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["cached", "streamed"])
+@pytest.mark.parametrize("name", ["int8", "uint8", "int16", "uint16", "int4", "uint2", "float8e4m3fn", "float6e2m3"])
+def test_every_length_of_run_and_alignment(monkeypatch, stream, name):
+    monkeypatch.setattr(elementwise, "STREAM_BYTES", 0 if stream else 1 << 60)
+    codes = np.random.default_rng(8).choice(all_codes(QDTYPES[name]), 300)
+    scale, zero = scalar(0.3), codes[:1].reshape(())
+    expected = reference.dequantize_linear(codes, scale, zero)
+    memory = np.zeros(400, np.float32)
+    for n in (*range(68), 127, 128, 129, 191, 192, 255, 280):
+        out = memory[n % 17 : n % 17 + n]
+        assert_same_bits(
+            kernels.dequantize(codes[n % 5 : n % 5 + n], scale, zero, out=out), expected[n % 5 : n % 5 + n]
+        )
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("scale_shape", "axis", "block"), [((), 0, 0), ((300,), 0, 0), ((411,), 1, 0), ((300, 13), 1, 32)]
+)
+@pytest.mark.parametrize("name", ["int8", "uint16", "int4", "float8e5m2"])
+def test_stores_past_the_cache_give_the_same(monkeypatch, scale_shape, axis, block, threads, name):
+    monkeypatch.setattr(elementwise, "STREAM_BYTES", 0)
+    rng = np.random.default_rng(9)
+    codes = rng.choice(all_codes(QDTYPES[name]), (300, 411))
+    scale = rng.uniform(0.001, 0.01, scale_shape).astype(np.float32)
+    options = {"axis": axis, "block_size": block}
     found = kernels.dequantize(codes, scale, num_threads=threads, **options)
     assert_same_bits(found, reference.dequantize_linear(codes, scale, **options))
 

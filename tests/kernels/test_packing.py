@@ -111,3 +111,17 @@ def test_errors():
         kernels.unpack(b"\x00\x00\x00", QDTYPES["int4"], (2, 2))
     with pytest.raises(KernelError, match=r"out has shape \(3,\)"):
         kernels.pack(np.zeros(4, QDTYPES["int4"].numpy), QDTYPES["int4"], out=np.zeros(3, np.uint8))
+
+
+@pytest.mark.parametrize("name", ["int2", "uint4", "float6e3m2"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("groups", [8191, 8192, 8193, 20000])
+def test_more_than_a_task(name, threads, groups):
+    dtype = QDTYPES[name]
+    size = groups * (4 if dtype.bits == 6 else 8 // dtype.bits)
+    whole = np.random.default_rng(2).choice(all_codes(dtype), size + 1)
+    for codes in (whole[: size - 1], whole[1:size], whole):
+        packed = kernels.pack(codes, dtype, num_threads=threads)
+        np.testing.assert_array_equal(packed, reference.pack(codes, dtype))
+        found = kernels.unpack(packed, dtype, codes.shape, num_threads=threads)
+        np.testing.assert_array_equal(raw(found), raw(codes))

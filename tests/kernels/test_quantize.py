@@ -405,6 +405,93 @@ def test_every_legal_block_size_works(block):
     np.testing.assert_array_equal(found, np.rint(x / np.repeat(scale, block, axis=1)[:, :9]).astype(np.uint8))
 
 
+# Vector widths, alignment, and the neighbourhood of ties
+
+
+def misaligned(values: np.ndarray, elements: int) -> np.ndarray:
+    """A copy that begins ``elements`` items after a cache line."""
+    memory = np.zeros(values.nbytes + 128 + elements * values.itemsize, np.uint8)
+    start = -memory.ctypes.data % 64 + elements * values.itemsize
+    view = memory[start : start + values.nbytes].view(values.dtype)
+    view[:] = values
+    return view
+
+
+@pytest.mark.parametrize("name", ["int8", "uint8", "int4", "uint2", "int16", "uint16", "float8e4m3fn", "float4e2m1"])
+@pytest.mark.parametrize("source", [*FLOATS, np.dtype(np.int32)], ids=str)
+def test_every_length_of_run_and_alignment(name, source):
+    target = QDTYPES[name]
+    rng = np.random.default_rng(20)
+    values = np.rint(rng.normal(size=200) * target.qmax * 4).astype(np.float32) / np.float32(8)
+    with np.errstate(over="ignore"):
+        whole, scale, zero = values.astype(source), scalar(0.5), np.array(1).astype(target.numpy)
+    expected = reference.quantize_linear(whole, scale, zero)
+    each, zeros = rng.uniform(0.4, 0.6, 200).astype(np.float32), rng.choice(all_codes(target), 200)
+    expected_each = reference.quantize_linear(whole, each, zeros, axis=0)
+    for n in (*range(1, 68), 127, 128, 129, 191, 192):
+        x = misaligned(whole[:n], n % 7)
+        out = misaligned(np.zeros(n, target.numpy), n % 5)
+        assert_same_bits(kernels.quantize(x, scale, zero, out=out), expected[:n])
+        assert_same_bits(kernels.quantize(x, each[:n], zeros[:n], axis=0, out=out), expected_each[:n])
+
+
+@pytest.mark.parametrize("name", ["int8", "uint8", "int4", "uint2"])
+@pytest.mark.parametrize(
+    "exponent", [-149, -140, -126, -101, -100, -99, -40, -5, 0, 3, 60, 99, 100, 101, 118], ids=lambda e: f"2^{e}"
+)
+def test_ties_and_their_neighbours(name, exponent):
+    target = QDTYPES[name]
+    rng = np.random.default_rng(21)
+    scales = np.ldexp(np.concatenate([[1, 1], rng.uniform(1, 2, 14)]), exponent).astype(np.float32)
+    scales[1] *= -1
+    ties = np.arange(target.qmin - 3, target.qmax + 4) + 0.5
+    for scale in scales:
+        near = (ties * np.float64(scale)).astype(np.float32).view(np.int32)
+        x = (near[:, None] + np.arange(-4, 5, dtype=np.int32)).ravel().view(np.float32)
+        for zero in (target.qmin, 0, target.qmax):
+            point = np.array(zero).astype(target.numpy)
+            assert_same_bits(kernels.quantize(x, scale, point), reference.quantize_linear(x, scale, point))
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.0, 1e-45, 1e-38, 2.0**-100, 0.3, -0.3, 2.0**100, 3e38, INF, NAN])
+@pytest.mark.parametrize("name", ["int8", "uint8", "uint4", "float8e5m2"])
+def test_extreme_scales_and_random_bit_patterns(scale, name):
+    target = QDTYPES[name]
+    x = np.random.default_rng(22).integers(0, 2**32, 20000).astype(np.uint32).view(np.float32)
+    x[:7] = [0, -0.0, INF, -INF, NAN, 3e38, -3e38]
+    found = kernels.quantize(x, scalar(scale), output_dtype=target)
+    assert_same_bits(found, reference.quantize_linear(x, scalar(scale), output_dtype=target))
+
+
+@pytest.mark.parametrize("block", [1, 2, 16, 31, 32, 33, 64])
+@pytest.mark.parametrize("blocks", [1, 2, 3, 16, 17, 33, 35])
+@pytest.mark.parametrize("name", ["int8", "int4", "float4e2m1"])
+def test_blocks_whose_scales_have_nothing_in_common(block, blocks, name):
+    target = QDTYPES[name]
+    rng = np.random.default_rng(23)
+    scale = np.ldexp(rng.uniform(1, 2, (3, blocks)), rng.integers(-8, 8, (3, blocks))).astype(np.float32)
+    scale = np.where(
+        rng.random(scale.shape) < 0.2, rng.choice(floats(0, INF, NAN, 1e-44, 3e38, -0.1), scale.shape), scale
+    )
+    zero = rng.choice(all_codes(target), scale.shape)
+    for n in {blocks * block, blocks * block - block // 2}:
+        ties = rng.integers(-40, 40, (3, n)) / np.float32(2)
+        with np.errstate(all="ignore"):
+            x = (ties * np.repeat(scale, block, axis=1)[:, :n]).astype(np.float32)
+        options = {"axis": 1, "block_size": block}
+        found = kernels.quantize(x, scale, zero, **options)
+        assert_same_bits(found, reference.quantize_linear(x, scale, zero, **options))
+
+
+@pytest.mark.parametrize("target", NARROW, ids=lambda t: t.name)
+@pytest.mark.parametrize("source", [np.dtype(np.float16), BFLOAT16], ids=str)
+def test_all_half_precision_inputs_divided_in_float32(target, source):
+    x = np.arange(1 << 16).astype(np.uint16).view(source)
+    for scale in (scalar(0.1), scalar(3e-4)):
+        found = kernels.quantize(x, scale, output_dtype=target)
+        assert_same_bits(found, reference.quantize_linear(x, scale, output_dtype=target))
+
+
 # onnxruntime, optimisations off
 
 
