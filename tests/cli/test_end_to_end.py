@@ -21,7 +21,7 @@ from qtool.evaluate.metrics import METRICS
 from tests.cli.fakes import strict_json
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("quantize", "calibrate", "eval", "inspect", "info")
+COMMANDS = ("quantize", "calibrate", "eval", "inspect", "info", "bench kernels")
 CALIB = ("--calib", "calib.npz")
 
 
@@ -217,7 +217,9 @@ def test_mistakes_in_the_environment(work, variable, value, said):
 def options(command: str) -> set[str]:
     """Every long option of a command."""
     group = typer.main.get_command(app)
-    found = group.commands[command].params  # type: ignore[attr-defined]
+    for name in command.split():
+        group = group.commands[name]  # type: ignore[attr-defined]
+    found = group.params
     return {
         name for p in found for name in (*p.opts, *p.secondary_opts) if name.startswith("--")
     }  # fmt: skip
@@ -237,7 +239,7 @@ def test_every_option_is_documented_and_every_documented_option_exists():
 def test_commands_in_the_documents_use_options_that_exist(name):
     seen = 0
     for line in (ROOT / name).read_text().splitlines():
-        found = re.search(r"\bqtool (quantize|calibrate|eval|inspect|info)\b([^`#]*)", line)
+        found = re.search(r"\bqtool (quantize|calibrate|eval|inspect|info|bench kernels)\b([^`#]*)", line)
         if found is not None:
             assert documented(found[2]) <= options(found[1]) | {"--help"}, line
             seen += 1
