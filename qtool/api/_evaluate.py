@@ -20,6 +20,7 @@ def evaluate(
     quant_model: ModelLike | bytes,
     data: Data,
     *,
+    engine: str = "ort",
     labels: str | None = None,
     metrics: Sequence[str] | None = None,
     latency: bool = True,
@@ -32,21 +33,25 @@ def evaluate(
         float_model: The reference.
         quant_model: The candidate.
         data: Samples of the float model's inputs.
+        engine: What runs the quantized model: ``ort`` is onnxruntime; ``spec`` follows the ONNX documents to the bit and
+            takes every element type. The float model always runs in onnxruntime.
         labels: Key of the labels in the data.
         metrics: Names of metrics; by default all that the data allow.
-        latency: Whether to time both models.
+        latency: Whether to time both models; with another engine than ``ort`` they are not timed.
         num_threads: Threads of the runtime.
         progress: Called with ("evaluate", done, total).
 
     Raises:
-        ConfigError: For an unknown metric.
+        ConfigError: For an unknown engine or metric.
         ModelError: If a model cannot be read or run, or the interfaces differ.
         DataError: If samples or labels do not fit.
     """
     from qtool.calibrate.samples import open_samples
     from qtool.evaluate.compare import compare
     from qtool.prepare.load import load_model
+    from qtool.runtime import require_engine
 
+    require_engine(engine)
     reference, candidate = parsed(float_model), parsed(quant_model)
     samples = open_samples(data, inputs_of(load_model(reference)), labels=[] if labels is None else [labels])
     with ExitStack() as cleanup:
@@ -54,6 +59,7 @@ def evaluate(
             comparable(reference, cleanup),
             comparable(candidate, cleanup),
             samples,
+            engine=engine,
             labels=labels,
             metrics=metrics,
             num_threads=num_threads,

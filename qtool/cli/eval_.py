@@ -37,6 +37,15 @@ def evaluate(
         str | None,
         typer.Option("--labels", metavar="KEY", show_default=False, help="Array of the data that holds class labels."),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            metavar="NAME",
+            help="What runs the quantized model: ort (onnxruntime), or spec, which follows the ONNX documents to the "
+            "bit and takes every element type, and is slower.",
+        ),
+    ] = "ort",
     metric: Annotated[
         list[str] | None,
         typer.Option("--metric", metavar="NAME", show_default="all that apply", help="Compute only this. Repeatable."),
@@ -82,6 +91,8 @@ def evaluate(
         raise ConfigError("No data to compare on; expected at least one --data DATA.")
     # a gate that cannot be judged is a mistake to be told before an hour of work
     gates = gating.parse_gates(fail_under or (), fail_over or ())
+    if engine != "ort" and any(gate.name == "latency_ratio" for gate in gates):
+        raise ConfigError(f"Gate latency_ratio needs the latency, which is not measured with --engine {engine}.")
     needed = gating.required_metrics(gates, labels=labels is not None)
     if not latency and any(gate.name == "latency_ratio" for gate in gates):
         raise ConfigError("Gate latency_ratio needs the latency, and --no-latency was given.")
@@ -91,6 +102,7 @@ def evaluate(
             float_model,
             quant_model,
             data,
+            engine=engine,
             labels=labels,
             metrics=list(dict.fromkeys([*metric, *needed])) if metric else None,
             latency=latency,

@@ -41,6 +41,7 @@ def compare(
     quant_model: ModelLike,
     samples: Samples,
     *,
+    engine: str = "ort",
     labels: str | None = None,
     metrics: Sequence[str] | None = None,
     num_threads: int | None = None,
@@ -54,28 +55,31 @@ def compare(
         float_model: The reference; a path if it has external data.
         quant_model: The candidate, with the same inputs and outputs.
         samples: Inputs of the float model; opened with ``labels=[labels]`` if labels are wanted.
+        engine: What runs the quantized model; the float model runs in onnxruntime.
         labels: Key of the labels: class indices of shape ``output.shape[:-1]`` over all samples, -100 where a position
             has no answer. They belong to the first output of that shape. None: no metric against labels.
         metrics: Names of metrics, see ``METRICS``; None: all that the data allow.
         num_threads: Threads of each session; None: the runtime's own choice.
         batch_size: Samples per run, where the model leaves it open; None: some megabytes worth, at most 32.
-        latency: Whether to time both models, on the first samples.
+        latency: Whether to time both models, on the first samples; not done for an engine other than ``ort``, whose
+            time says nothing about a runtime.
         progress: Called with (samples done, samples in all) after each batch.
 
     Raises:
-        ConfigError: If a metric is unknown, or needs labels and ``labels`` is None, or a number is not positive.
+        ConfigError: If the engine is unknown, or a metric is, or needs labels and ``labels`` is None, or a number is not positive.
         ModelError: If a model cannot be read or run, or the two differ in their inputs or outputs.
         DataError: If the samples or the labels do not fit.
     """
-    from qtool.runtime import create_session
+    from qtool.runtime import create_session, require_engine
 
+    require_engine(engine)
     if batch_size is not None and batch_size < 1:
         raise ConfigError(f"Batch size is {batch_size}; expected 1 or more.")
     chosen = select_metrics(metrics, labels=labels is not None)
     float_source, quant_source = _source(float_model), _source(quant_model)
     sizes = Sizes(model_bytes(float_source), model_bytes(quant_source))
     reference = create_session(float_source, num_threads=num_threads)
-    candidate = create_session(quant_source, num_threads=num_threads)
+    candidate = _candidate(quant_source, engine, num_threads)
     require_same_interface(reference, candidate)
     answers = None if labels is None else samples.labels(labels)
 
@@ -113,7 +117,7 @@ def compare(
             progress(done, samples.count)
 
     timing = None
-    if latency:
+    if latency and engine == "ort":
         size = latency_batch_size(first, seconds / (2 * done))
         timing = _measure_latency(reference, candidate, samples, size, num_threads)
     return Report(
@@ -125,9 +129,32 @@ def compare(
         sources=tuple(Source(source.path, source.sha256) for source in samples.sources),
         sizes=sizes,
         latency=timing,
+        engine=engine,
         notes=(*notes, *chain.from_iterable(tally.notes() for tally in tallies)),
         failures=tuple(chain.from_iterable(tally.failures() for tally in tallies)),
     )
+
+
+def _candidate(model: Path | bytes | onnx.ModelProto, engine: str, num_threads: int | None) -> Session:
+    """The quantized model in an engine; where onnxruntime refuses what the spec engine takes, the error says so."""
+    from qtool.runtime import create_session
+
+    try:
+        return create_session(model, engine=engine, num_threads=num_threads)
+    except ModelError as error:
+        if engine != "spec" and _loads(model, "spec"):
+            error.hint = "The model is valid ONNX that the spec engine runs: --engine spec, or engine='spec' in Python."
+        raise
+
+
+def _loads(model: Path | bytes | onnx.ModelProto, engine: str) -> bool:
+    from qtool.runtime import create_session
+
+    try:
+        create_session(model, engine=engine)
+    except ModelError:
+        return False
+    return True
 
 
 def require_same_interface(reference: Session, candidate: Session) -> None:

@@ -152,6 +152,7 @@ class Report:
         sources: Where the samples came from.
         sizes: Bytes of both models.
         latency: Time of both models, or None if it was not measured.
+        engine: What ran the quantized model; the float model always runs in onnxruntime.
         notes: What the reader should know, one line each.
         failures: What makes the quantized model unusable whatever the gates say, one line each.
     """
@@ -164,6 +165,7 @@ class Report:
     sources: tuple[Source, ...]
     sizes: Sizes
     latency: Latency | None
+    engine: str = "ort"
     notes: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
 
@@ -182,6 +184,7 @@ class Report:
             "schema_version": SCHEMA_VERSION,
             "float_model": self.float_model,
             "quantized_model": self.quantized_model,
+            "engine": self.engine,
             "samples": self.samples,
             "sources": [source.to_dict() for source in self.sources],
             "metrics": [

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import onnx
 
-__all__ = ["Session", "TensorInfo", "create_session"]
+__all__ = ["Session", "TensorInfo", "create_session", "require_engine"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,23 @@ def _ort(model: Any, **options: Any) -> Session:
     return OrtSession(model, **options)
 
 
-_ENGINES: dict[str, Callable[..., Session]] = {"ort": _ort}
+def _spec(model: Any, **options: Any) -> Session:
+    from qtool.runtime.spec.session import SpecSession
+
+    return SpecSession(model, **options)
+
+
+_ENGINES: dict[str, Callable[..., Session]] = {"ort": _ort, "spec": _spec}
+
+
+def require_engine(name: str) -> None:
+    """Check the name of an engine.
+
+    Raises:
+        ConfigError: If there is no such engine; the message lists those that there are.
+    """
+    if name not in _ENGINES:
+        raise ConfigError(f"Unknown engine '{name}'; expected one of {', '.join(_ENGINES)}.")
 
 
 def create_session(
@@ -87,7 +103,8 @@ def create_session(
 
     Args:
         model: A file, serialized bytes, or a proto.
-        engine: Name of the engine; ``ort`` is onnxruntime on the CPU.
+        engine: Name of the engine: ``ort`` is onnxruntime on the CPU, ``spec`` follows the ONNX documents for every
+            element type, and is slower.
         optimize: Whether the engine may rewrite the graph before it runs it.
         num_threads: Threads of one operator; the engine's own choice by default.
         base_dir: Folder that external data of a proto or of bytes is relative to.
@@ -96,6 +113,5 @@ def create_session(
         ConfigError: For an unknown engine.
         ModelError: If the engine refuses the model.
     """
-    if engine not in _ENGINES:
-        raise ConfigError(f"Unknown engine '{engine}'; expected one of {', '.join(_ENGINES)}.")
+    require_engine(engine)
     return _ENGINES[engine](model, optimize=optimize, num_threads=num_threads, base_dir=base_dir)

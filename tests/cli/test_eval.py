@@ -17,7 +17,14 @@ def test_what_reaches_the_api(api, qtool_command):
     assert qtool_command("eval", "m.onnx", "q.onnx", *args, "--metric", "sqnr").code == 0
     ((_, positional, passed),) = fake.calls
     assert positional == (Path("m.onnx"), Path("q.onnx"), [Path("a.npz"), Path("b.npz")])
-    expected = {"labels": "labels", "metrics": ["sqnr"], "latency": False, "num_threads": 2, "progress": None}
+    expected = {
+        "engine": "ort",
+        "labels": "labels",
+        "metrics": ["sqnr"],
+        "latency": False,
+        "num_threads": 2,
+        "progress": None,
+    }
     assert passed == expected
 
 
@@ -84,6 +91,7 @@ def test_what_always_fails_needs_no_gate(api, qtool_command):
         [*DATA, "--fail-under", "banana=1"],
         [*DATA, "--fail-under", "top1=0.9"],
         [*DATA, "--no-latency", "--fail-under", "latency_ratio=1"],
+        [*DATA, "--engine", "spec", "--fail-under", "latency_ratio=1"],
     ],
 )
 def test_mistakes_are_found_before_the_work(api, qtool_command, args):

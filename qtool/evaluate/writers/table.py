@@ -31,8 +31,9 @@ class Table:
 def tables(report: Report) -> tuple[Table, ...]:
     """The tables of a report: one row per output, then size and latency."""
     metrics = [METRICS[name] for name in report.metrics]
+    engine = "" if report.engine == "ort" else f", quantized model in engine {report.engine}"
     outputs = Table(
-        f"Outputs, {report.samples} sample{'' if report.samples == 1 else 's'}",
+        f"Outputs, {report.samples} sample{'' if report.samples == 1 else 's'}{engine}",
         ("output", *(heading(metric) for metric in metrics)),
         tuple((output.name, *(cell(output, metric) for metric in metrics)) for output in report.outputs),
     )

@@ -1,0 +1,173 @@
+"""Float operators that take most of the time in ``onnx.reference``, in NumPy without loops over elements.
+
+They give what ``onnx.reference`` gives up to the order of a float sum, which ONNX leaves open. Half precision is
+summed in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from qtool.errors import KernelError
+from qtool.reference import conv_geometry
+from qtool.runtime.spec.quantized import Array, Call
+
+
+def conv(call: Call) -> tuple[Array, ...]:
+    """Conv of floats: a matrix product with the windows as columns; depthwise, a sum over the taps of the kernel."""
+    x, w, bias = call.arrays(3)
+    group = call.attributes["group"]
+    g = conv_geometry(x.shape, w.shape, **call.attributes)
+    wide = np.float64 if x.dtype == np.float64 else np.float32
+    kernel = w.shape[2:]
+    padded = _padded(x.astype(wide, copy=False), g.pads_begin, g.pads_end, 0.0)
+    weight = w.astype(wide, copy=False)
+    count = math.prod(g.output)
+    if w.shape[1] == 1 and group > 1:
+        multiplier = w.shape[0] // group
+        y = np.zeros((x.shape[0], group, multiplier, *g.output), wide)
+        ones = (1,) * len(kernel)
+        for taps in np.ndindex(*kernel):
+            factor = weight[(slice(None), 0, *taps)].reshape(group, multiplier, *ones)
+            y += _window(padded, taps, g.strides, g.dilations, g.output)[:, :, None] * factor
+    else:
+        columns = np.empty((x.shape[0], x.shape[1], math.prod(kernel), count), wide)
+        for index, taps in enumerate(np.ndindex(*kernel)):
+            window = _window(padded, taps, g.strides, g.dilations, g.output)
+            columns[:, :, index] = window.reshape(*x.shape[:2], count)
+        depth = w.shape[1] * math.prod(kernel)
+        rows = weight.reshape(1, group, w.shape[0] // group, depth)
+        y = np.matmul(rows, columns.reshape(x.shape[0], group, depth, count))
+    y = y.reshape(x.shape[0], w.shape[0], *g.output)
+    if bias is not None:
+        y += bias.astype(wide).reshape(-1, *(1,) * len(kernel))
+    return (y.astype(x.dtype, copy=False),)
+
+
+def max_pool(call: Call) -> tuple[Array, ...]:
+    """MaxPool of floats or 8-bit integers, with the indices of the maxima if the node wants them."""
+    (x,) = call.arrays(1)
+    p = _pooling(x.shape, call.attributes)
+    lowest = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
+    padded = _padded(x, p.begin, p.end, lowest)
+    y = np.full((*x.shape[:2], *p.output), lowest, x.dtype)
+    if call.outputs == 1:
+        for taps in np.ndindex(*p.kernel):
+            np.maximum(y, _window(padded, taps, p.strides, p.dilations, p.output), out=y)
+        return (y,)
+    spatial = x.shape[2:]
+    order = range(len(spatial)) if call.attributes["storage_order"] == 0 else reversed(range(len(spatial)))
+    steps, step = [0] * len(spatial), 1
+    for axis in reversed(list(order)):
+        steps[axis], step = step, step * spatial[axis]
+    first = (np.arange(math.prod(x.shape[:2])) * step).reshape(*x.shape[:2], *(1,) * len(spatial))
+    indices = np.full(y.shape, -1, np.int64)
+    for taps in np.ndindex(*p.kernel):
+        window = _window(padded, taps, p.strides, p.dilations, p.output)
+        positions = np.ix_(
+            *(
+                (np.arange(out) * stride + tap * dilation - begin) * width
+                for out, stride, tap, dilation, begin, width in zip(
+                    p.output, p.strides, taps, p.dilations, p.begin, steps, strict=True
+                )
+            )
+        )
+        inside = _window(_padded(np.ones((1, 1, *spatial), bool), p.begin, p.end, False), taps, *p.steps)
+        better = inside & ((window > y) | (indices < 0))
+        y = np.where(better, window, y)
+        indices = np.where(better, first + sum(positions), indices)
+    return y, indices
+
+
+def average_pool(call: Call) -> tuple[Array, ...]:
+    """AveragePool; what ceil_mode adds beyond the pads is never counted."""
+    (x,) = call.arrays(1)
+    p = _pooling(x.shape, call.attributes)
+    wide = np.float64 if x.dtype == np.float64 else np.float32
+    padded = _padded(x.astype(wide, copy=False), p.begin, p.end, 0.0)
+    inside = np.ones((1, 1, *x.shape[2:]), wide)
+    if call.attributes.get("count_include_pad"):
+        inside = _padded(inside, p.begin, p.declared_end, 1.0)
+        inside = _padded(inside, (0,) * len(p.end), [e - d for e, d in zip(p.end, p.declared_end, strict=True)], 0.0)
+    else:
+        inside = _padded(inside, p.begin, p.end, 0.0)
+    total = np.zeros((*x.shape[:2], *p.output), wide)
+    count = np.zeros((1, 1, *p.output), wide)
+    for taps in np.ndindex(*p.kernel):
+        total += _window(padded, taps, *p.steps)
+        count += _window(inside, taps, *p.steps)
+    return ((total / count).astype(x.dtype, copy=False),)
+
+
+@dataclass(frozen=True)
+class _Pooling:
+    """The spatial numbers of a pool, one entry per spatial axis; ``end`` reaches to the end of the last window."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: tuple[int, ...]
+    declared_end: tuple[int, ...]
+    end: tuple[int, ...]
+    output: tuple[int, ...]
+
+    @property
+    def steps(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """The last arguments of :func:`_window`."""
+        return self.strides, self.dilations, self.output
+
+
+def _pooling(shape: tuple[int, ...], attributes: dict[str, Any]) -> _Pooling:
+    kernel = tuple(attributes["kernel_shape"])
+    rank = len(kernel)
+    if len(shape) != rank + 2:
+        raise KernelError(f"x has shape {shape}; expected 2 axes more than kernel_shape {list(kernel)} has.")
+    strides = tuple(attributes.get("strides") or (1,) * rank)
+    dilations = tuple(attributes.get("dilations") or (1,) * rank)
+    pads = attributes.get("pads") or (0,) * (2 * rank)
+    begin, end = list(pads[:rank]), list(pads[rank:])
+    auto_pad = attributes.get("auto_pad") or "NOTSET"
+    output, reached = [], []
+    for axis, (size, k, stride, dilation) in enumerate(zip(shape[2:], kernel, strides, dilations, strict=True)):
+        extent = (k - 1) * dilation + 1
+        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+            count = -(-size // stride)
+            need = max((count - 1) * stride + extent - size, 0)
+            small, large = need // 2, need - need // 2
+            begin[axis], end[axis] = (small, large) if auto_pad == "SAME_UPPER" else (large, small)
+        else:
+            if auto_pad == "VALID":
+                begin[axis] = end[axis] = 0
+            room = size + begin[axis] + end[axis] - extent
+            count = room // stride + 1
+            if attributes.get("ceil_mode") and auto_pad == "NOTSET":
+                count = -(-room // stride) + 1
+                if (count - 1) * stride >= size + begin[axis]:  # the last window starts inside
+                    count -= 1
+            if count < 1:
+                raise KernelError(f"The kernel {list(kernel)} is larger than x of shape {shape} with its pads.")
+        output.append(count)
+        reached.append(max(end[axis], (count - 1) * stride + extent - size - begin[axis]))
+    return _Pooling(kernel, strides, dilations, tuple(begin), tuple(end), tuple(reached), tuple(output))
+
+
+def _padded(x: Array, begin: Sequence[int], end: Sequence[int], value: float) -> Array:
+    if not any((*begin, *end)):
+        return x
+    return np.pad(x, [(0, 0), (0, 0), *zip(begin, end, strict=True)], constant_values=value)
+
+
+def _window(
+    padded: Array, taps: Sequence[int], strides: Sequence[int], dilations: Sequence[int], output: Sequence[int]
+) -> Array:
+    """What one tap of the kernel sees at every output position, a view of shape (N, C, *output)."""
+    slices = [
+        slice(tap * dilation, tap * dilation + (size - 1) * stride + 1, stride)
+        for tap, stride, dilation, size in zip(taps, strides, dilations, output, strict=True)
+    ]
+    return padded[(slice(None), slice(None), *slices)]
