@@ -112,9 +112,16 @@ def matmul(
     literal: bool,
     n_threads: int,
 ) -> None: ...
+# ------------------------------------------------------------------------------------------------------- convolution
+
+class PackedWeights:
+    def kernel(self) -> str: ...
+
+def pack_conv(w: Array, groups: int, w_signed: bool, n_threads: int) -> PackedWeights: ...
 def conv(
     x: Array,
     w: Array,
+    packed: PackedWeights | None,
     groups: int,
     strides: tuple[int, ...],
     pads_begin: tuple[int, ...],

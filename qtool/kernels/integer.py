@@ -308,6 +308,7 @@ class _Conv:
         _core.conv(
             self._volume("x", self.x),
             self._volume("w", self.w),
+            None,
             self.group,
             self.strides,
             self.pads_begin,
