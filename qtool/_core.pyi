@@ -112,6 +112,7 @@ def matmul(
     literal: bool,
     n_threads: int,
 ) -> None: ...
+
 # ------------------------------------------------------------------------------------------------------- convolution
 
 class PackedWeights:

@@ -1761,7 +1761,7 @@ def conv(
                        out + item * p.m * out_bytes, out_bytes)
 
 
-# -------------------------------------------------------------------------------------------------- dynamic quantization
+# ------------------------------------------------------------------------------------------------- dynamic quantization
 
 def dynamic_quantize(
     const float[::1] x not None,   # IN  any shape, flattened

@@ -17,9 +17,11 @@ from qtool.kernels.elementwise import (
     unpack,
 )
 from qtool.kernels.integer import (
+    PackedConv,
     conv_integer,
     dynamic_quantize_linear,
     matmul_integer,
+    pack_conv_weights,
     qlinear_conv,
     qlinear_matmul,
 )
@@ -28,6 +30,7 @@ from qtool.kernels.threads import IsaInfo, cap_isa, effective_num_threads, isa_i
 __all__ = [
     "IsaInfo",
     "MinMax",
+    "PackedConv",
     "absmax",
     "cap_isa",
     "conv_integer",
@@ -40,6 +43,7 @@ __all__ = [
     "matmul_integer",
     "min_max",
     "pack",
+    "pack_conv_weights",
     "qlinear_conv",
     "qlinear_matmul",
     "quantize",
