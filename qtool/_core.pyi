@@ -93,13 +93,29 @@ def histogram(
 
 # ------------------------------------------------------------------------------------------------------ integer matmul
 
+class PackedMatrices:
+    def __init__(self, b: Array, is_signed: bool, n_threads: int) -> None: ...
+    @property
+    def items(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def is_signed(self) -> bool: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def kernel_name(self) -> str: ...
+    @property
+    def current(self) -> bool: ...
+
 def matmul(
     a: Array,
-    b: Array,
+    b: PackedMatrices,
     a_item: Array,
     b_item: Array,
     a_signed: bool,
-    b_signed: bool,
     a_zero: Array,
     b_zero: Array,
     out32: Array | None,

@@ -8,7 +8,7 @@ import os
 from cython.parallel cimport parallel, prange, threadid
 from libc.math cimport fabs, floor, ldexp
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 
@@ -24,6 +24,22 @@ cdef extern from "_kernels/cpu.h" nogil:
     const uint32_t QT_CPU_AMX_INT8
     uint32_t qt_detect_cpu()
     int qt_openmp()
+
+
+cdef extern from "_kernels/requantize.h" nogil:
+    ctypedef struct qt_tile_end:
+        const uint32_t *acc
+        Py_ssize_t rows
+        Py_ssize_t cols
+        const uint32_t *row_term
+        const uint32_t *b_zero
+        const uint32_t *col_term
+        const float *multiplier
+        float lo
+        float hi
+        int32_t y_zero
+        char *out
+        Py_ssize_t ld
 
 
 cdef extern from "_kernels/gemm_u8s8.h" nogil:
@@ -43,6 +59,9 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
         void (*run)(Py_ssize_t, const void *, const void *, uint32_t *, Py_ssize_t) noexcept nogil
         void (*begin)() noexcept nogil
         void (*end)() noexcept nogil
+        void (*tile)(Py_ssize_t, const void *, const void *, Py_ssize_t, int, uint32_t *,
+                     const qt_tile_end *) noexcept nogil
+        void (*finish)(const qt_tile_end *) noexcept nogil
     const qt_gemm_u8s8 **QT_GEMM_U8S8
     const int QT_GEMM_U8S8_COUNT
     const qt_gemm_u8s8 *qt_choose_gemm_u8s8(uint32_t, qt_isa)
@@ -216,19 +235,65 @@ def set_isa(str name):
 set_isa(os.environ.get("QTOOL_ISA") or "auto")
 
 
+cdef extern from "_kernels/workspace.h" nogil:
+    void *qt_allocate(size_t)
+
+
+cdef enum:
+    KEPT_BUFFERS = 8
+    KEPT_BYTES = 67108864   # 64 MiB: what a process holds on to between calls
+
+cdef void *_kept[KEPT_BUFFERS]
+cdef Py_ssize_t _kept_size[KEPT_BUFFERS]
+cdef Py_ssize_t _kept_total = 0
+
+
 cdef class Buffer:
-    """Memory for one call, aligned to a cache line. Allocated before a parallel region: nothing inside may fail."""
+    """Memory for one call, aligned to a cache line. Allocated before a parallel region: nothing inside may fail.
+
+    Freed memory is kept for the next call: fresh pages cost more than a small product. The GIL guards the list.
+    """
     cdef void *memory
     cdef char *start
+    cdef Py_ssize_t size
 
     def __cinit__(self, Py_ssize_t size):
-        self.memory = malloc(<size_t>(size + 64))
+        global _kept_total
+        cdef int i, best = -1
+        size += 64
+        for i in range(KEPT_BUFFERS):   # the smallest that is large enough and not much too large
+            if _kept[i] != NULL and size <= _kept_size[i] <= 2 * size + 65536:
+                if best < 0 or _kept_size[i] < _kept_size[best]:
+                    best = i
+        if best >= 0:
+            self.memory, self.size = _kept[best], _kept_size[best]
+            _kept[best] = NULL
+            _kept_total -= self.size
+        else:
+            self.memory, self.size = qt_allocate(<size_t>size), size
         if self.memory == NULL:
             raise MemoryError(f"Cannot allocate {size} bytes for a kernel.")
         self.start = <char *>((<uintptr_t>self.memory + 63) & ~<uintptr_t>63)
 
     def __dealloc__(self):
-        free(self.memory)
+        global _kept_total
+        cdef int i, oldest = 0
+        if self.memory == NULL:
+            return
+        if self.size > KEPT_BYTES // 2:
+            free(self.memory)
+            return
+        for i in range(KEPT_BUFFERS):
+            if _kept[i] == NULL and _kept_total + self.size <= KEPT_BYTES:
+                _kept[i], _kept_size[i] = self.memory, self.size
+                _kept_total += self.size
+                return
+        for i in range(KEPT_BUFFERS):   # no room: make some for the calls to come, whose sizes are like this one
+            if _kept[i] != NULL:
+                free(_kept[i])
+                _kept[i] = NULL
+        _kept[oldest], _kept_size[oldest] = self.memory, self.size
+        _kept_total = self.size
 
 
 cdef inline Py_ssize_t _min(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
@@ -946,6 +1011,12 @@ def histogram(
 #     for each nc columns:  acc = 0
 #       for each kc of K, each B panel, each A panel:  micro-kernel    (B panel and A panel of kc stay in L1)
 #       correct zero points, requantize, write      (the accumulators never leave the cache)
+#
+# If the kernel has tile() and the parameters of the rows are the same for all rows, the fused way:
+#
+#   for each task:  pack A block (mc x K, up to 768 KiB)   -> L2, unless this thread packed it for its last task
+#     for each B panel, each slice of K (512 if K > 1024), each A panel:
+#       tile()      (B slice stays in L1; carries out the end of the tile before: corrections, requantization, store)
 
 cdef extern from "_kernels/dynamic_quantize.h" nogil:
     void qt_widen_range(const float *, Py_ssize_t, float *, float *)
@@ -964,6 +1035,8 @@ cdef struct Product:
     Py_ssize_t mc            # rows of a task
     Py_ssize_t nc            # columns of an accumulator tile
     Py_ssize_t kc            # K of a block
+    Py_ssize_t slice         # K of a call of tile()
+    bint fused               # tile() carries out the epilogue
     Py_ssize_t row_blocks
     Py_ssize_t col_ranges
     Py_ssize_t cols          # of a range, a multiple of nr
@@ -1000,13 +1073,35 @@ cdef struct Workspace:
     float *multiplier
     uint8_t *codes
     uint8_t *columns   # gathered input of a convolution, K x mc
+    uint32_t *row_term   # fused: K*za - rowsum
+    Py_ssize_t *packed   # fused: 1 + the row block that `a` holds, 0 if none
 
 
 cdef Py_ssize_t _carve(const Product *p, bint conv, char *at, Workspace *ws) noexcept nogil:
     """Lay a workspace out at ``at``; returns its size. The only place that knows the sizes."""
     cdef char *start = at
+    cdef Py_ssize_t cols
+    ws.packed = <Py_ssize_t *>at
+    at += 64
     ws.a = at
     at += _round_up(p.mc * p.k_padded * p.kernel.a_size, 64)
+    if p.fused:
+        cols = _round_up(p.cols * 4, 64)
+        ws.acc = <uint32_t *>at
+        at += 2 * p.mc * p.kernel.nr * 4 if p.slice < p.k_padded else 2 * p.kernel.mr * p.kernel.nr * 4
+        ws.rowsum = <uint32_t *>at
+        at += _round_up(p.mc * 4, 64)
+        ws.row_term = <uint32_t *>at
+        at += _round_up(p.mc * 4, 64)
+        ws.b_zero = <uint32_t *>at
+        at += cols
+        ws.bias = <uint32_t *>at   # the terms of the columns
+        at += cols
+        ws.b_scale = <float *>at
+        at += cols
+        ws.multiplier = <float *>at
+        at += cols
+        return _round_up(at - start, 4096) + 64   # threads apart, and not in the same sets of the cache
     ws.acc = <uint32_t *>at
     at += _round_up(p.mc * p.nc * 4, 64)
     ws.rowsum = <uint32_t *>at
@@ -1026,28 +1121,43 @@ cdef Py_ssize_t _carve(const Product *p, bint conv, char *at, Workspace *ws) noe
     return at - start
 
 
+cdef void _plan_b(Product *p) noexcept nogil:
+    """The layout of packed B: a function of K, N and the kernel only, so that B can be packed ahead."""
+    p.k_padded = _round_up(p.k, p.kernel.kr)
+    p.n_padded = _round_up(p.n, p.kernel.nr)
+    p.kc = _min(_max(1024 // p.kernel.kr * p.kernel.kr, p.kernel.kr), p.kernel.max_kc)
+    if p.kernel.tile != NULL:
+        p.kc = _max(p.k_padded, p.kernel.kr)   # panels can be cut along K later
+    p.nc = _min(_round_up(128, p.kernel.nr), p.n_padded)
+    p.b_bytes = _round_up(p.n_padded * p.k_padded * p.kernel.b_size, 64)
+
+
 cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
     """Choose blocks: packed A in about 256 KiB, B tiles in the rest of L2, four tasks per thread if possible."""
-    cdef Py_ssize_t mr = p.kernel.mr, nr = p.kernel.nr, wanted = 4 * n_threads if n_threads > 1 else 1
-    p.k_padded = _round_up(p.k, p.kernel.kr)
-    p.n_padded = _round_up(p.n, nr)
-    p.kc = _min(_max(1024 // p.kernel.kr * p.kernel.kr, p.kernel.kr), p.kernel.max_kc)
-    p.nc = _min(_round_up(128, nr), p.n_padded)
-    p.mc = _max(16, _min(64, 262144 // _max(1, p.k_padded * p.kernel.a_size)))
-    p.mc = _round_up(_min(p.mc, p.m), mr)   # whole panels: the kernel writes all its rows
+    cdef Py_ssize_t mr = p.kernel.mr, nr = p.kernel.nr, wanted = 4 * n_threads if n_threads > 1 else 1, blocks
+    _plan_b(p)
+    if p.fused:
+        p.mc = _max(mr, 786432 // _max(1, p.k_padded) // mr * mr)
+        blocks = _ceil_div(p.m, p.mc)
+        if blocks > 1:
+            blocks = _round_up(blocks, n_threads)   # blocks of one size: none is left over for one thread
+        p.mc = _round_up(_ceil_div(p.m, blocks), mr)
+        p.slice = 512 if p.k_padded > 1024 and p.mc > mr else p.k_padded
+    else:
+        p.mc = _max(16, _min(64, 262144 // _max(1, p.k_padded * p.kernel.a_size)))
+        p.mc = _round_up(_min(p.mc, p.m), mr)   # whole panels: the kernel writes all its rows
     p.row_blocks = _ceil_div(p.m, p.mc)
     p.col_ranges = _min(_ceil_div(wanted, _max(1, items * p.row_blocks)), _ceil_div(p.n, 4 * nr))
     p.cols = _round_up(_ceil_div(p.n, p.col_ranges), nr)
     p.col_ranges = _ceil_div(p.n, p.cols)
-    p.b_bytes = _round_up(p.n_padded * p.k_padded * p.kernel.b_size, 64)
 
 
-cdef void _pack_b(const Product *p, Py_ssize_t item, Py_ssize_t col, const uint8_t *b, Py_ssize_t k_stride,
-                  Py_ssize_t col_stride) noexcept nogil:
-    """Pack nc columns of one item from ``col`` on; ``b`` is the item's first element."""
-    cdef Py_ssize_t k0 = 0, kc, cols = _min(p.nc, p.n - col)
+cdef void _pack_b(const Product *p, Py_ssize_t item, Py_ssize_t col, Py_ssize_t width, const uint8_t *b,
+                  Py_ssize_t k_stride, Py_ssize_t col_stride) noexcept nogil:
+    """Pack ``width`` columns (whole panels) of one item from ``col`` on; ``b`` is the item's first element."""
+    cdef Py_ssize_t k0 = 0, kc, cols = _min(width, p.n - col)
     cdef uint32_t *colsum = p.colsum + item * p.n_padded + col
-    memset(colsum, 0, <size_t>_min(p.nc, p.n_padded - col) * 4)
+    memset(colsum, 0, <size_t>_min(width, p.n_padded - col) * 4)
     while k0 < p.k_padded:
         kc = _min(p.kc, p.k_padded - k0)
         p.kernel.pack_b(b + k0 * k_stride + col * col_stride, k_stride, col_stride, cols, _min(kc, p.k - k0), p.b_flip,
@@ -1097,6 +1207,83 @@ cdef void _multiply(const Product *p, const Workspace *ws, const Sides *s, Py_ss
         kernel.end()
 
 
+cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s, Py_ssize_t item, Py_ssize_t row,
+                          Py_ssize_t rows, Py_ssize_t col_start, Py_ssize_t col_stop, char *out) noexcept nogil:
+    """The same as _multiply, with the epilogue of each tile inside the next. One zero point and scale for all rows."""
+    cdef const qt_gemm_u8s8 *kernel = p.kernel
+    cdef Py_ssize_t mr = kernel.mr, nr = kernel.nr, panels = _ceil_div(rows, mr), width = 4 if p.requantize == NULL else 1
+    cdef Py_ssize_t k0, kc, i, j, slot, tiles = 0
+    cdef qt_tile_end[2] ends
+    cdef qt_tile_end *end
+    cdef const qt_tile_end *earlier = NULL
+    cdef const char *b = p.b_packed + item * p.b_bytes
+    cdef uint32_t *acc
+    cdef bint sliced = p.slice < p.k_padded
+    _terms(p, ws, s, p.colsum + item * p.n_padded, rows, col_start, col_stop, ends)
+    if kernel.begin != NULL:
+        kernel.begin()
+    j = col_start
+    while j < col_stop:
+        k0 = 0
+        while True:
+            kc = _min(p.slice, p.k_padded - k0)
+            for i in range(panels):
+                # two halves in turn, because the end of a tile is outstanding while the next is summed up
+                slot = ((j // nr) & 1) * panels + i if sliced else tiles & 1
+                acc = ws.acc + slot * mr * nr
+                kernel.tile(kc, ws.a + i * mr * p.k_padded + k0 * mr, b + j * p.k_padded + k0 * nr,
+                            _min(mr, rows - i * mr), k0 == 0, acc, earlier)
+                earlier = NULL
+                if k0 + kc < p.k_padded:
+                    continue
+                end = &ends[tiles & 1]
+                tiles += 1
+                end.acc = acc
+                end.rows = _min(mr, rows - i * mr)
+                end.cols = _min(nr, col_stop - j)
+                end.row_term = ws.row_term + i * mr
+                end.col_term = ws.bias + (j - col_start)
+                if end.b_zero != NULL:
+                    end.b_zero = ws.b_zero + (j - col_start)
+                if end.multiplier != NULL:
+                    end.multiplier = ws.multiplier + (j - col_start)
+                end.out = out + ((row + i * mr) * p.n + j) * width
+                earlier = end
+            k0 += kc
+            if k0 >= p.k_padded:
+                break
+        j += nr
+    if earlier != NULL:
+        kernel.finish(earlier)
+    if kernel.end != NULL:
+        kernel.end()
+
+
+cdef void _terms(const Product *p, const Workspace *ws, const Sides *s, const uint32_t *colsum, Py_ssize_t rows,
+                 Py_ssize_t col_start, Py_ssize_t col_stop, qt_tile_end *ends) noexcept nogil:
+    """What the ends of the tiles of a task have in common."""
+    cdef const qt_requantize *q = p.requantize
+    cdef uint32_t a_zero = <uint32_t>s.a_zero[0] + p.a_flip, b_shift = 128 if p.b_flip else 0, any_b_zero = 0
+    cdef Py_ssize_t i, j, cols = col_stop - col_start
+    for i in range(rows):
+        ws.row_term[i] = <uint32_t>p.k * a_zero - ws.rowsum[i]
+    for j in range(cols):
+        ws.b_zero[j] = <uint32_t>s.b_zero[(col_start + j) * s.b_zero_step] - b_shift
+        any_b_zero |= ws.b_zero[j]
+        ws.bias[j] = (<uint32_t>s.bias[col_start + j] if s.bias != NULL else 0) - a_zero * colsum[col_start + j]
+    if q != NULL:
+        for j in range(cols):
+            ws.b_scale[j] = s.b_scale[(col_start + j) * s.b_scale_step]
+        qt_multipliers(s.a_scale[0], ws.b_scale, q.y_scale, cols, ws.multiplier)
+    for i in range(2):
+        ends[i].b_zero = ws.b_zero if any_b_zero else NULL
+        ends[i].multiplier = ws.multiplier if q != NULL else NULL
+        ends[i].lo = q.lo if q != NULL else 0
+        ends[i].hi = q.hi if q != NULL else 0
+        ends[i].y_zero = q.y_zero if q != NULL else 0
+        ends[i].ld = p.n * (1 if q != NULL else 4)
+
+
 cdef void _finish(const Product *p, const Workspace *ws, const Sides *s, const uint32_t *colsum, Py_ssize_t row,
                   Py_ssize_t rows, Py_ssize_t col, Py_ssize_t cols, char *out) noexcept nogil:
     """The epilogue of one tile: corrections, bias, requantization, store."""
@@ -1143,13 +1330,70 @@ cdef qt_requantize _requantize(float y_scale, int y_zero, bint y_signed, bint li
     return q
 
 
+cdef class PackedMatrices:
+    """Matrices of one shape, packed for one micro-kernel, with the sums of their columns."""
+    cdef const qt_gemm_u8s8 *kernel
+    cdef Product plan
+    cdef Buffer packed
+    cdef Buffer sums
+    cdef readonly Py_ssize_t items
+    cdef readonly bint is_signed
+
+    def __init__(self, const uint8_t[:, :, :] b not None, bint is_signed, int n_threads):
+        """Pack b of shape (items, K, N), any strides."""
+        cdef Product *p = &self.plan
+        cdef Py_ssize_t col_groups, group, width
+        cdef const uint8_t *data
+        memset(p, 0, sizeof(Product))
+        p.kernel = self.kernel = _gemm
+        p.k, p.n = b.shape[1], b.shape[2]
+        p.b_flip = 0 if is_signed else 0x80
+        _plan_b(p)
+        self.items, self.is_signed = b.shape[0], is_signed
+        self.packed = Buffer(self.items * p.b_bytes)
+        self.sums = Buffer(self.items * p.n_padded * 4)
+        p.b_packed = self.packed.start
+        p.colsum = <uint32_t *>self.sums.start
+        if self.items == 0 or p.n == 0:
+            return
+        data = &b[0, 0, 0] if p.k else NULL   # without K there is no first element, nor a read
+        width = 512                           # columns of a task: a multiple of every nr
+        col_groups = _ceil_div(p.n, width)
+        n_threads = <int>_min(n_threads, self.items * col_groups)
+        for group in prange(self.items * col_groups, nogil=True, schedule="dynamic", chunksize=1,
+                            num_threads=n_threads):
+            _pack_b(p, group // col_groups, group % col_groups * width, width, data + group // col_groups * b.strides[0],
+                    b.strides[1], b.strides[2])
+
+    @property
+    def k(self):
+        return self.plan.k
+
+    @property
+    def n(self):
+        return self.plan.n
+
+    @property
+    def nbytes(self):
+        """Bytes held: the packed matrices and the sums."""
+        return self.items * (self.plan.b_bytes + self.plan.n_padded * 4)
+
+    @property
+    def kernel_name(self):
+        return self.kernel.name.decode()
+
+    @property
+    def current(self):
+        """Whether the kernel that dispatch chooses now is the one that this was packed for."""
+        return self.kernel == _gemm
+
+
 def matmul(
     const uint8_t[:, :, :] a not None,          # IN  (items of a, M, K), any strides
-    const uint8_t[:, :, :] b not None,          # IN  (items of b, K, N), any strides
+    PackedMatrices b not None,                  # IN  (items of b, K, N)
     const Py_ssize_t[::1] a_item not None,      # IN  (batch,) index into a
     const Py_ssize_t[::1] b_item not None,      # IN  (batch,) index into b
     bint a_signed,
-    bint b_signed,
     const int32_t[:, :] a_zero not None,        # IN  (batch, M), a stride of 0 repeats
     const int32_t[:, :] b_zero not None,        # IN  (batch, N)
     int32_t[:, :, ::1] out32,                   # OUT (batch, M, N), or None
@@ -1162,46 +1406,39 @@ def matmul(
     bint literal,
     int n_threads,
 ):
-    """Equation (3) into ``out32``, or (3) and (4) into ``out8``. Shapes are the caller's duty."""
-    cdef Product p
+    """Equation (3) into ``out32``, or (3) and (4) into ``out8``. Shapes are the caller's duty, and that b is current."""
+    cdef Product p = b.plan
     cdef qt_requantize q = _requantize(y_scale, y_zero, y_signed, literal)
     cdef bint codes = out8 is not None
-    cdef Py_ssize_t batch = a_item.shape[0], b_items = b.shape[0], tasks, col_groups, stride, task, group
-    cdef Py_ssize_t rest, r
+    cdef Py_ssize_t batch = a_item.shape[0], tasks, stride, task, thread, rest, r
     cdef Workspace probe
-    memset(&p, 0, sizeof(p))
-    p.kernel = _gemm
-    p.m, p.k, p.n = a.shape[1], a.shape[2], b.shape[2]
+    p.m = a.shape[1]
     if batch == 0 or p.m == 0 or p.n == 0:
         return
     p.a_flip = 0x80 if a_signed else 0
-    p.b_flip = 0 if b_signed else 0x80
     p.requantize = &q if codes else NULL
+    p.fused = p.kernel.tile != NULL and (p.m == 1 or a_zero.strides[1] == 0)
+    if codes:
+        p.fused = p.fused and not literal and (p.m == 1 or a_scale.strides[1] == 0)
     _plan(&p, batch, n_threads)
-    packed = Buffer(b_items * p.b_bytes)
-    sums = Buffer(b_items * p.n_padded * 4)
-    p.b_packed = (<Buffer>packed).start
-    p.colsum = <uint32_t *>(<Buffer>sums).start
     tasks = batch * p.row_blocks * p.col_ranges
-    n_threads = <int>_min(n_threads, _max(tasks, b_items))
+    n_threads = <int>_min(n_threads, tasks)
     stride = _carve(&p, False, NULL, &probe)
     scratch = Buffer(stride * n_threads)
     cdef char *base = (<Buffer>scratch).start
     cdef char *out = <char *>&out8[0, 0, 0] if codes else <char *>&out32[0, 0, 0]
     cdef const uint8_t *a_data = &a[0, 0, 0] if p.k else NULL   # without K there is no first element, nor a read
-    cdef const uint8_t *b_data = &b[0, 0, 0] if p.k else NULL
     cdef Py_ssize_t out_bytes = p.m * p.n * (1 if codes else 4)
-    col_groups = _ceil_div(p.n, p.nc)
-    for group in prange(b_items * col_groups, nogil=True, schedule="dynamic", chunksize=1, num_threads=n_threads):
-        _pack_b(&p, group // col_groups, group % col_groups * p.nc, b_data + group // col_groups * b.strides[0],
-                b.strides[1], b.strides[2])
+    for thread in range(n_threads):
+        _carve(&p, False, base + thread * stride, &probe)
+        probe.packed[0] = 0
     with nogil, parallel(num_threads=n_threads):
         for task in prange(tasks, schedule="dynamic", chunksize=1):
             rest = task // p.col_ranges
             r = rest // p.row_blocks
             _matmul_task(
                 &p, base + threadid() * stride,
-                a_data + a_item[r] * a.strides[0], a.strides[1], a.strides[2], b_item[r],
+                a_data + a_item[r] * a.strides[0], a.strides[1], a.strides[2], b_item[r], rest,
                 rest % p.row_blocks, task % p.col_ranges,
                 &a_zero[r, 0], a_zero.strides[1] // 4, &b_zero[r, 0], b_zero.strides[1] // 4,
                 &a_scale[r, 0] if codes else NULL, a_scale.strides[1] // 4 if codes else 0,
@@ -1211,7 +1448,7 @@ def matmul(
 
 cdef void _matmul_task(
     const Product *p, char *base, const uint8_t *a, Py_ssize_t row_stride, Py_ssize_t k_stride, Py_ssize_t b_item,
-    Py_ssize_t row_block, Py_ssize_t col_range, const int32_t *a_zero, Py_ssize_t a_zero_step, const int32_t *b_zero,
+    Py_ssize_t block, Py_ssize_t row_block, Py_ssize_t col_range, const int32_t *a_zero, Py_ssize_t a_zero_step, const int32_t *b_zero,
     Py_ssize_t b_zero_step, const float *a_scale, Py_ssize_t a_scale_step, const float *b_scale,
     Py_ssize_t b_scale_step, char *out,
 ) noexcept nogil:
@@ -1222,8 +1459,13 @@ cdef void _matmul_task(
     s.a_zero, s.a_zero_step, s.b_zero, s.b_zero_step = a_zero, a_zero_step, b_zero, b_zero_step
     s.a_scale, s.a_scale_step, s.b_scale, s.b_scale_step = a_scale, a_scale_step, b_scale, b_scale_step
     s.bias = NULL
-    _pack_a(p, &ws, a + row * row_stride, row_stride, k_stride, rows)
-    _multiply(p, &ws, &s, b_item, row, rows, col, _min(col + p.cols, p.n), out)
+    if ws.packed[0] != block + 1:
+        _pack_a(p, &ws, a + row * row_stride, row_stride, k_stride, rows)
+        ws.packed[0] = block + 1
+    if p.fused:
+        _multiply_fused(p, &ws, &s, b_item, row, rows, col, _min(col + p.cols, p.n), out)
+    else:
+        _multiply(p, &ws, &s, b_item, row, rows, col, _min(col + p.cols, p.n), out)
 
 
 # --------------------------------------------------------------------------------------------------------- convolution

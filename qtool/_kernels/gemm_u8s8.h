@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "cpu.h"
+#include "requantize.h"
 
 typedef struct {
     const char *name; /* <mr>x<nr>c<kr>__<isa> */
@@ -36,6 +37,12 @@ typedef struct {
     /* Around run(), once per thread and task: state that the kernel needs in its thread. NULL: none. */
     void (*begin)(void);
     void (*end)(void);
+    /* Optional, both or none: the fused way. A row that has it packs panels that may be cut along K at multiples of kr.
+     * tile: acc[mr][nr] = (first ? 0 : acc) + A panel * B panel, of whose rows `rows` exist; the end of an earlier tile,
+     * if not NULL, is carried out on the way, where it costs least. finish: an end alone. */
+    void (*tile)(ptrdiff_t kc, const void *a, const void *b, ptrdiff_t rows, int first, uint32_t *acc,
+                 const qt_tile_end *earlier);
+    void (*finish)(const qt_tile_end *end);
 } qt_gemm_u8s8;
 
 #include "amx_permission.h"

@@ -9,6 +9,10 @@
  * to the operands may move behind them. Whoever runs the kernel calls begin() and end() around it, in its own thread:
  * the shape of the tiles is state of the thread. Needs the permission of amx_permission.h.
  *
+ * tile(): the end of the block before (32 rows of 32 sums) is spread over the steps of this one; the vector units are idle
+ * while the tile unit works. Panels of up to 4 rows go to VPDPBUSD, which does not multiply the 28 rows that are not there,
+ * panels of up to 16 take one tile of A.
+ *
  * Layout: gemm_pack_c4.h.
  */
 #ifndef QT_GEMM_U8S8_AMX_INT8_H
@@ -38,26 +42,79 @@ static void qt_tiles_begin__amx_int8(void) {
 
 static void qt_tiles_end__amx_int8(void) { __asm__ volatile("tilerelease" : :); }
 
-static void qt_gemm_run_32x32c64__amx_int8(ptrdiff_t kc, const void *a, const void *b, uint32_t *c, ptrdiff_t ldc) {
-    const uint8_t *pa = (const uint8_t *)a, *pb = (const uint8_t *)b;
-    QT_TILE_LOAD(0, c, ldc * 4);
-    QT_TILE_LOAD(1, c + 16, ldc * 4);
-    QT_TILE_LOAD(2, c + 16 * ldc, ldc * 4);
-    QT_TILE_LOAD(3, c + 16 * ldc + 16, ldc * 4);
-    for (; kc > 0; kc -= 64, pa += 2048, pb += 2048) {
-        QT_TILE_LOAD(6, pb, 64);
-        QT_TILE_LOAD(4, pa, 64);
-        QT_TILE_LOAD(7, pb + 1024, 64);
-        QT_TILE_DOT(0, 4, 6);
-        QT_TILE_LOAD(5, pa + 1024, 64);
-        QT_TILE_DOT(1, 4, 7);
+/* One step of 64 k of a block; `tall` if there is a second tile of rows. */
+static inline __attribute__((always_inline)) void qt_gemm_step__amx_int8(const uint8_t *a, const uint8_t *b, int tall) {
+    QT_TILE_LOAD(6, b, 64);
+    QT_TILE_LOAD(4, a, 64);
+    QT_TILE_LOAD(7, b + 1024, 64);
+    QT_TILE_DOT(0, 4, 6);
+    if (tall) QT_TILE_LOAD(5, a + 1024, 64);
+    QT_TILE_DOT(1, 4, 7);
+    if (tall) {
         QT_TILE_DOT(2, 5, 6);
         QT_TILE_DOT(3, 5, 7);
     }
+}
+
+static inline __attribute__((always_inline)) void qt_gemm_load__amx_int8(const uint32_t *c, ptrdiff_t ldc, int tall) {
+    QT_TILE_LOAD(0, c, ldc * 4);
+    QT_TILE_LOAD(1, c + 16, ldc * 4);
+    if (!tall) return;
+    QT_TILE_LOAD(2, c + 16 * ldc, ldc * 4);
+    QT_TILE_LOAD(3, c + 16 * ldc + 16, ldc * 4);
+}
+
+static inline __attribute__((always_inline)) void qt_gemm_store__amx_int8(uint32_t *c, ptrdiff_t ldc, int tall) {
     QT_TILE_STORE(0, c, ldc * 4);
     QT_TILE_STORE(1, c + 16, ldc * 4);
+    if (!tall) return;
     QT_TILE_STORE(2, c + 16 * ldc, ldc * 4);
     QT_TILE_STORE(3, c + 16 * ldc + 16, ldc * 4);
+}
+
+static void qt_gemm_run_32x32c64__amx_int8(ptrdiff_t kc, const void *a, const void *b, uint32_t *c, ptrdiff_t ldc) {
+    qt_gemm_load__amx_int8(c, ldc, 1);
+    for (ptrdiff_t k = 0; k < kc; k += 64)
+        qt_gemm_step__amx_int8((const uint8_t *)a + k * 32, (const uint8_t *)b + k * 32, 1);
+    qt_gemm_store__amx_int8(c, ldc, 1);
+}
+
+QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_gemm_block__amx_int8(
+    ptrdiff_t kc, const uint8_t *a, const uint8_t *b, int tall, int first, uint32_t *acc, const qt_tile_end *earlier) {
+    if (first) {
+        QT_TILE_ZERO(0);
+        QT_TILE_ZERO(1);
+        QT_TILE_ZERO(2);
+        QT_TILE_ZERO(3);
+    } else
+        qt_gemm_load__amx_int8(acc, 32, tall);
+    if (earlier) {
+        const qt_tile_end e = *earlier; /* a copy: the assembler may change memory, but not what nobody points to */
+        qt_end_state__avx512vnni s;
+        qt_end_load__avx512vnni(&e, &s);
+        const ptrdiff_t steps = kc / 64, share = steps ? (e.rows + steps - 1) / steps : 0;
+        ptrdiff_t i = 0;
+        for (ptrdiff_t k = 0; k < kc; k += 64) {
+            qt_gemm_step__amx_int8(a + k * 32, b + k * 32, tall);
+            for (ptrdiff_t stop = qt_least(i + share, e.rows); i < stop; ++i) qt_end_row__avx512vnni(&e, &s, i);
+        }
+        for (; i < e.rows; ++i) qt_end_row__avx512vnni(&e, &s, i);
+    } else
+        for (ptrdiff_t k = 0; k < kc; k += 64) qt_gemm_step__amx_int8(a + k * 32, b + k * 32, tall);
+    qt_gemm_store__amx_int8(acc, 32, tall);
+}
+
+QT_TARGET_AVX512VNNI static void qt_gemm_tile_32x32c64__amx_int8(ptrdiff_t kc, const void *a, const void *b,
+                                                                 ptrdiff_t rows, int first, uint32_t *acc,
+                                                                 const qt_tile_end *earlier) {
+    const uint8_t *pa = (const uint8_t *)a, *pb = (const uint8_t *)b;
+    if (rows <= 4) {
+        qt_gemm_few__avx512vnni(kc, pa, 2048, pb, rows, first, acc);
+        if (earlier) qt_finish__avx512vnni(earlier);
+    } else if (rows <= 16)
+        qt_gemm_block__amx_int8(kc, pa, pb, 0, first, acc, earlier);
+    else
+        qt_gemm_block__amx_int8(kc, pa, pb, 1, first, acc, earlier);
 }
 
 static const qt_gemm_u8s8 qt_gemm_u8s8_32x32c64__amx_int8 = {
@@ -74,6 +131,8 @@ static const qt_gemm_u8s8 qt_gemm_u8s8_32x32c64__amx_int8 = {
     .run = qt_gemm_run_32x32c64__amx_int8,
     .begin = qt_tiles_begin__amx_int8,
     .end = qt_tiles_end__amx_int8,
+    .tile = qt_gemm_tile_32x32c64__amx_int8,
+    .finish = qt_finish__avx512vnni,
 };
 
 #endif

@@ -15,6 +15,7 @@
 #define QT_GEMM_U8S8_AVX512VNNI_H
 
 #include "gemm_pack_c4.h"
+#include "requantize_avx512vnni.h"
 
 #define QT_ROWS_1(X) X(0)
 #define QT_ROWS_2(X) QT_ROWS_1(X) X(1)
@@ -57,6 +58,22 @@ static void qt_gemm_run_12x32c64__avx512vnni(ptrdiff_t kc, const void *a, const 
     qt_gemm_12x32__avx512vnni(kc, (const uint8_t *)a, 12 * 64, (const uint8_t *)b, 0, c, ldc);
 }
 
+/* The least kernel that holds `rows` <= 12 rows: c[rows'][32] = (first ? 0 : c) + A * B. */
+static void qt_gemm_few__avx512vnni(ptrdiff_t kc, const uint8_t *a, ptrdiff_t a_step, const uint8_t *b, ptrdiff_t rows,
+                                    int first, uint32_t *c) {
+    if (rows > 8) qt_gemm_12x32__avx512vnni(kc, a, a_step, b, first, c, 32);
+    else if (rows > 4) qt_gemm_8x32__avx512vnni(kc, a, a_step, b, first, c, 32);
+    else if (rows > 2) qt_gemm_4x32__avx512vnni(kc, a, a_step, b, first, c, 32);
+    else if (rows > 1) qt_gemm_2x32__avx512vnni(kc, a, a_step, b, first, c, 32);
+    else qt_gemm_1x32__avx512vnni(kc, a, a_step, b, first, c, 32);
+}
+
+static void qt_gemm_tile_12x32c64__avx512vnni(ptrdiff_t kc, const void *a, const void *b, ptrdiff_t rows, int first,
+                                              uint32_t *acc, const qt_tile_end *earlier) {
+    qt_gemm_few__avx512vnni(kc, (const uint8_t *)a, 12 * 64, (const uint8_t *)b, rows, first, acc);
+    if (earlier) qt_finish__avx512vnni(earlier);
+}
+
 static const qt_gemm_u8s8 qt_gemm_u8s8_12x32c64__avx512vnni = {
     .name = "12x32c64__avx512vnni",
     .isa = QT_ISA_AVX512VNNI,
@@ -69,6 +86,8 @@ static const qt_gemm_u8s8 qt_gemm_u8s8_12x32c64__avx512vnni = {
     .pack_a = qt_pack_a_12c64__avx512vnni,
     .pack_b = qt_pack_b_32c64__avx512vnni,
     .run = qt_gemm_run_12x32c64__avx512vnni,
+    .tile = qt_gemm_tile_12x32c64__avx512vnni,
+    .finish = qt_finish__avx512vnni,
 };
 
 #endif

@@ -23,6 +23,20 @@ typedef struct {
     int32_t y_zero;
 } qt_requantize;
 
+/* The end of one tile of sums on its way from the first-level cache to the result. Column arrays are padded to a panel. */
+typedef struct {
+    const uint32_t *acc;      /* [rows][nr] */
+    ptrdiff_t rows, cols;     /* what of the tile exists */
+    const uint32_t *row_term; /* [rows] K*za - rowsum, to be multiplied by zb */
+    const uint32_t *b_zero;   /* [cols] or NULL: all 0 */
+    const uint32_t *col_term; /* [cols] -za*colsum */
+    const float *multiplier;  /* [cols] or NULL: int32 out */
+    float lo, hi;             /* as in qt_requantize */
+    int32_t y_zero;
+    char *out;
+    ptrdiff_t ld; /* bytes from row to row of out */
+} qt_tile_end;
+
 /* v must be clamped to [-2^22, 2^22] and may be NaN only before the clamp. */
 static inline int32_t qt_round_clamped(float v, float lo, float hi) {
     v = v > lo ? v : lo; /* in this order NaN becomes lo */

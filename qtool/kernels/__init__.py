@@ -17,10 +17,12 @@ from qtool.kernels.elementwise import (
     unpack,
 )
 from qtool.kernels.integer import (
+    PackedB,
     PackedConv,
     conv_integer,
     dynamic_quantize_linear,
     matmul_integer,
+    pack_b,
     pack_conv_weights,
     qlinear_conv,
     qlinear_matmul,
@@ -30,6 +32,7 @@ from qtool.kernels.threads import IsaInfo, cap_isa, effective_num_threads, isa_i
 __all__ = [
     "IsaInfo",
     "MinMax",
+    "PackedB",
     "PackedConv",
     "absmax",
     "cap_isa",
@@ -43,6 +46,7 @@ __all__ = [
     "matmul_integer",
     "min_max",
     "pack",
+    "pack_b",
     "pack_conv_weights",
     "qlinear_conv",
     "qlinear_matmul",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,8 @@ from qtool.reference import ConvAttributes, Form, conv_geometry
 Array = npt.NDArray[Any]
 
 _log = logging.getLogger(__name__)
+
+_SCALAR_OPERAND = "MatMul has a scalar operand; expected at least one axis."
 
 
 def _operand(name: str, value: Array) -> tuple[Array, bool]:
@@ -58,7 +60,7 @@ def _parameter(name: str, value: Array, shape: tuple[int, ...], along: int | Non
     raise KernelError(f"'{name}' has shape {value.shape}; expected a scalar, ({length},) or {full}.")
 
 
-def _zero_point(name: str, value: Array | None, of: str, operand: Array, along: int | None) -> Array:
+def _zero_point(name: str, value: Array | None, of: str, operand: Array | _Like, along: int | None) -> Array:
     """A zero point as int32, in the shape of :func:`_parameter`."""
     if value is None:
         return np.zeros((), np.int32)
@@ -103,17 +105,98 @@ def _spread(value: Array, batch: tuple[int, ...], length: int) -> Array:
     return np.broadcast_to(value, (*batch, length)).reshape(items, length)
 
 
+def _stack(operand: Array) -> NDArray[np.uint8]:
+    """(items, rows, columns) of bytes."""
+    items = math.prod(operand.shape[:-2])  # not -1, which cannot be told for an empty operand
+    return operand.view(np.uint8).reshape(items, *operand.shape[-2:])
+
+
+class PackedB:
+    """The right operand of a matrix product, packed once for many products.
+
+    It holds a copy in the order that the micro-kernel reads, and the sums of the columns: what a product would otherwise
+    do first, and for a few rows of ``a`` longer than it multiplies. ``b`` may change or be freed afterwards.
+
+    Attributes:
+        shape: Of ``b``.
+        dtype: Of ``b``, int8 or uint8.
+        nbytes: Bytes held.
+        kernel: The micro-kernel it is packed for. Products with another one refuse it.
+    """
+
+    def __init__(self, b: Array, *, num_threads: int | None = None) -> None:
+        """Pack ``b``.
+
+        Args:
+            b: (..., K, N) or (K,), int8 or uint8, any strides.
+            num_threads: See :func:`effective_num_threads`.
+
+        Raises:
+            KernelError: If the type does not fit, or ``b`` has no axis.
+            ConfigError: If ``num_threads`` is not a positive integer.
+        """
+        b, signed = _operand("b", b)
+        if b.ndim == 0:
+            raise KernelError(_SCALAR_OPERAND)
+        self.shape, self.dtype = b.shape, b.dtype
+        matrices = _stack(b[:, None] if b.ndim == 1 else b)
+        self._matrices = _core.PackedMatrices(matrices, signed, effective_num_threads(num_threads, b.size))
+
+    @property
+    def ndim(self) -> int:
+        """Axes of ``b``."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held: the packed matrices and the sums."""
+        return self._matrices.nbytes
+
+    @property
+    def kernel(self) -> str:
+        """Name of the micro-kernel it is packed for."""
+        return self._matrices.kernel_name
+
+    def __repr__(self) -> str:
+        return f"PackedB(shape={self.shape}, dtype={self.dtype}, kernel={self.kernel!r})"
+
+    def current(self) -> _core.PackedMatrices:
+        """The packed matrices, for the kernel in force.
+
+        Raises:
+            KernelError: If dispatch now chooses another kernel than at the time of packing.
+        """
+        if not self._matrices.current:
+            raise KernelError(
+                f"'b' is packed for the kernel {self.kernel}; the kernel in force is {_core.isa_state()[4]}.",
+                hint="Pack it again after the change of QTOOL_ISA.",
+            )
+        return self._matrices
+
+
+def pack_b(b: Array, *, num_threads: int | None = None) -> PackedB:
+    """``b`` as a :class:`PackedB`, which :func:`matmul_integer` and :func:`qlinear_matmul` take in its place."""
+    return PackedB(b, num_threads=num_threads)
+
+
+class _Like(NamedTuple):
+    """What the parameters of an operand must agree with."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
 class _MatMul:
     """Shapes of one product: operands as stacks of matrices, the batch as pairs of indices into the stacks."""
 
-    def __init__(self, a: Array, b: Array) -> None:
+    def __init__(self, a: Array, b: Array | PackedB) -> None:
         self.a, self.a_signed = _operand("a", a)
-        self.b, self.b_signed = _operand("b", b)
-        if self.a.ndim == 0 or self.b.ndim == 0:
-            raise KernelError("MatMul has a scalar operand; expected at least one axis.")
-        drop_row, drop_column = self.a.ndim == 1, self.b.ndim == 1
+        self.operand_b: Array | PackedB = b if isinstance(b, PackedB) else _operand("b", b)[0]
+        if self.a.ndim == 0 or self.operand_b.ndim == 0:
+            raise KernelError(_SCALAR_OPERAND)
+        drop_row, drop_column = self.a.ndim == 1, self.operand_b.ndim == 1
         self.a = self.a[None, :] if drop_row else self.a
-        self.b = self.b[:, None] if drop_column else self.b
+        self.b = _Like(self.operand_b.dtype, (*self.operand_b.shape, 1) if drop_column else self.operand_b.shape)
         try:
             self.batch = np.broadcast_shapes(self.a.shape[:-2], self.b.shape[:-2])
         except ValueError:
@@ -144,13 +227,13 @@ class _MatMul:
         if scales is not None:
             a_scale, b_scale = _spread(scales[0], self.batch, self.m), _spread(scales[1], self.batch, self.n)
             _, _, y_scale, y_zero, y_signed, literal = scales
+        threads = effective_num_threads(num_threads, self.work)
         _core.matmul(
-            self._stack(self.a),
-            self._stack(self.b),
+            _stack(self.a),
+            self._packed(threads),
             self._items(self.a.shape[:-2]),
             self._items(self.b.shape[:-2]),
             self.a_signed,
-            self.b_signed,
             _spread(a_zero, self.batch, self.m),
             _spread(b_zero, self.batch, self.n),
             out if scales is None else None,
@@ -161,15 +244,16 @@ class _MatMul:
             y_zero,
             y_signed,
             literal,
-            effective_num_threads(num_threads, self.work),
+            threads,
         )
         assert out.shape == (items, self.m, self.n), "Bug: the output was reallocated"
         return out.reshape(self.shape)
 
-    @staticmethod
-    def _stack(operand: Array) -> NDArray[np.uint8]:
-        items = math.prod(operand.shape[:-2])  # not -1, which cannot be told for an empty operand
-        return operand.view(np.uint8).reshape(items, *operand.shape[-2:])
+    def _packed(self, threads: int) -> _core.PackedMatrices:
+        b = self.operand_b
+        if isinstance(b, PackedB):
+            return b.current()
+        return _core.PackedMatrices(_stack(b.reshape(self.b.shape)), b.dtype == np.int8, threads)
 
     def _items(self, leading: tuple[int, ...]) -> NDArray[np.intp]:
         index = np.arange(math.prod(leading), dtype=np.intp).reshape(leading)
@@ -178,7 +262,7 @@ class _MatMul:
 
 def matmul_integer(
     a: Array,
-    b: Array,
+    b: Array | PackedB,
     a_zero_point: Array | None = None,
     b_zero_point: Array | None = None,
     *,
@@ -188,7 +272,7 @@ def matmul_integer(
 
     Args:
         a: (..., M, K) or (K,), int8 or uint8, any strides.
-        b: (..., K, N) or (K,), int8 or uint8, any strides.
+        b: (..., K, N) or (K,), int8 or uint8, any strides; or packed.
         a_zero_point: Scalar, (M,), or (..., M, 1), of the type of ``a``; None is 0.
         b_zero_point: Scalar, (N,), or (..., 1, N), of the type of ``b``; None is 0.
         num_threads: See :func:`effective_num_threads`. The result does not depend on it.
@@ -197,7 +281,7 @@ def matmul_integer(
         int32.
 
     Raises:
-        KernelError: If types or shapes do not fit.
+        KernelError: If types or shapes do not fit, or ``b`` is packed for another kernel.
         ConfigError: If ``num_threads`` is not a positive integer.
     """
     product = _MatMul(a, b)
@@ -211,7 +295,7 @@ def qlinear_matmul(
     a: Array,
     a_scale: Array,
     a_zero_point: Array,
-    b: Array,
+    b: Array | PackedB,
     b_scale: Array,
     b_zero_point: Array,
     y_scale: Array,
@@ -226,7 +310,7 @@ def qlinear_matmul(
         a: (..., M, K) or (K,), int8 or uint8, any strides.
         a_scale: Scalar, (M,), or (..., M, 1); float32, or float16 or bfloat16, which are widened to float32.
         a_zero_point: The shape of ``a_scale``, the type of ``a``.
-        b: (..., K, N) or (K,), int8 or uint8, any strides.
+        b: (..., K, N) or (K,), int8 or uint8, any strides; or packed.
         b_scale: Scalar, (N,), or (..., 1, N).
         b_zero_point: The shape of ``b_scale``, the type of ``b``.
         y_scale: Scalar.
@@ -238,7 +322,7 @@ def qlinear_matmul(
         The shape of ``numpy.matmul``, the type of ``y_zero_point``.
 
     Raises:
-        KernelError: If types or shapes do not fit.
+        KernelError: If types or shapes do not fit, or ``b`` is packed for another kernel.
         ConfigError: If ``num_threads`` is not a positive integer.
     """
     literal = _form(form)
