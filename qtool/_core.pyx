@@ -120,18 +120,18 @@ cdef extern from "_kernels/conv_ends.h" nogil:
         Py_ssize_t from_ "from"
         Py_ssize_t length
         Py_ssize_t to
-    ctypedef struct qt_channel:
+    ctypedef struct qt_channels:
         const qt_requantize *q
         float x_scale
-        float w_scale
-        float multiplier
-        uint32_t add
+        const float *w_scale
+        const float *multiplier
+        const uint32_t *add
     ctypedef struct qt_conv_ends:
         const char *name
         void (*pack_runs)(const uint8_t *, const Py_ssize_t *, Py_ssize_t, Py_ssize_t, uint8_t, void *,
                           uint32_t *) noexcept nogil
-        void (*finish)(const qt_channel *, const uint32_t *, const uint32_t *, const qt_segment *, Py_ssize_t,
-                       void *) noexcept nogil
+        void (*finish)(const qt_channels *, Py_ssize_t, const uint32_t *, Py_ssize_t, const uint32_t *,
+                       const qt_segment *, Py_ssize_t, void *, Py_ssize_t) noexcept nogil
     const qt_conv_ends *qt_choose_conv_ends(uint32_t, qt_isa)
     bint qt_packs_runs(const qt_conv_ends *, const qt_gemm_u8s8 *)
 
@@ -1476,8 +1476,8 @@ cdef void _matmul_task(
 #
 #   for each task (image, group, band, range of channels):   copy the band      -> L2   (no copy if nothing is padded)
 #     for each nc positions:   pack B (K x nc) from the runs                     -> L2
-#       for each mc channels:  acc = 0
-#         for each kc of K, each B panel, each A panel:  micro-kernel
+#       for each A panel (mr channels), each tile of columns:
+#         for each kc of K:  micro-kernel      (the sums stay in L1)
 #         per channel: correct, add the bias, requantize, write the segments inside the lines
 #
 # With one input channel per group (depthwise) K is too short for that: a direct kernel over the same copy.
@@ -1499,6 +1499,7 @@ cdef struct Channels:
     int32_t x_zero
     int x_sign               # 128 if x is signed, else 0
     int w_sign
+    bint one_zero            # all channels have the same zero point
 
 
 cdef struct ConvProduct:
@@ -1512,9 +1513,9 @@ cdef struct ConvProduct:
     Py_ssize_t m_padded
     Py_ssize_t k
     Py_ssize_t k_padded
-    Py_ssize_t mc
-    Py_ssize_t nc
-    Py_ssize_t kc
+    Py_ssize_t nc            # columns of packed B
+    Py_ssize_t kc            # K of a block
+    Py_ssize_t width         # columns of a tile of sums: a B panel if the kernel has tile(), else all nc
     Py_ssize_t slices        # tasks: slices x line_blocks x column_blocks x ranges per group of an image
     Py_ssize_t line_blocks
     Py_ssize_t column_blocks
@@ -1533,8 +1534,10 @@ cdef struct ConvWorkspace:
     char *b
     uint32_t *colsum
     uint32_t *less           # zero point of w times colsum
-    uint32_t *acc
-    qt_segment *segments
+    uint32_t *add            # per channel of an A panel
+    uint32_t *acc            # mr x width
+    qt_segment *segments     # of all tiles, those of tile t from first[t] to first[t + 1]
+    Py_ssize_t *first
 
 
 cdef class PackedWeights:
@@ -1553,16 +1556,17 @@ cdef void _conv_blocks(ConvProduct *p) noexcept nogil:
     cdef Py_ssize_t blocks, kr = p.kernel.kr
     p.m_padded = _round_up(p.m, p.kernel.mr)
     p.k_padded = _round_up(p.k, kr)
-    p.mc = _round_up(_min(64, p.m), p.kernel.mr)
-    blocks = _max(1, _ceil_div(p.k_padded, _min(RUN_K, p.kernel.max_kc)))
+    blocks = 1
+    if p.kernel.tile == NULL:
+        blocks = _max(1, _ceil_div(p.k_padded, _min(RUN_K, p.kernel.max_kc)))
     p.kc = _max(kr, _round_up(_ceil_div(p.k_padded, blocks), kr))   # equal blocks
     p.a_bytes = _round_up(p.m_padded * p.k_padded * p.kernel.a_size, 64)
 
 
 cdef void _pack_weights(const ConvProduct *p, const uint8_t *w, uint8_t flip, Py_ssize_t row, char *a,
                         uint32_t *rowsum) noexcept nogil:
-    """Pack mc channels of one group from ``row`` on; ``w``, ``a`` and ``rowsum`` are the group's."""
-    cdef Py_ssize_t k0 = 0, kc, rows = _min(p.mc, p.m - row)
+    """Pack a panel of channels of one group from ``row`` on; ``w``, ``a`` and ``rowsum`` are the group's."""
+    cdef Py_ssize_t k0 = 0, kc, rows = _min(p.kernel.mr, p.m - row)
     memset(rowsum + row, 0, <size_t>rows * 4)
     while k0 < p.k_padded:
         kc = _min(p.kc, p.k_padded - k0)
@@ -1594,10 +1598,10 @@ def pack_conv(
     packed.a_bytes = p.a_bytes
     cdef char *a = packed.packed.start
     cdef uint32_t *sums = <uint32_t *>packed.sums.start
-    blocks = _ceil_div(p.m, p.mc)
+    blocks = _ceil_div(p.m, p.kernel.mr)
     for task in prange(groups * blocks, nogil=True, schedule="dynamic", chunksize=1, num_threads=n_threads):
         group = task // blocks
-        _pack_weights(&p, w_data + group * p.m * p.k, flip, task % blocks * p.mc, a + group * p.a_bytes,
+        _pack_weights(&p, w_data + group * p.m * p.k, flip, task % blocks * p.kernel.mr, a + group * p.a_bytes,
                       sums + group * p.m_padded)
     return packed
 
@@ -1639,6 +1643,7 @@ cdef void _conv_plan(ConvProduct *p, const qt_conv *g, Py_ssize_t items, int n_t
     flat = (p.band.lines - 1) * p.band.pitch + p.band.columns
     p.nc = _max(1, _min(256, COPY // _max(1, p.k_padded * p.kernel.b_size)) // nr) * nr
     p.nc = _min(p.nc, _round_up(flat, nr))
+    p.width = nr if p.kernel.tile != NULL else p.nc
 
 
 cdef Py_ssize_t _conv_carve(const ConvProduct *p, const qt_conv *g, char *at, ConvWorkspace *ws) noexcept nogil:
@@ -1655,9 +1660,13 @@ cdef Py_ssize_t _conv_carve(const ConvProduct *p, const qt_conv *g, char *at, Co
     ws.less = <uint32_t *>at
     at += _round_up(p.nc * 4, 64)
     ws.acc = <uint32_t *>at
-    at += _round_up(p.mc * p.nc * 4, 64)
+    at += _round_up(p.kernel.mr * p.width * 4, 64)
+    ws.add = <uint32_t *>at
+    at += _round_up(p.kernel.mr * 4, 64)
     ws.segments = <qt_segment *>at
     at += _round_up(p.nc * <Py_ssize_t>sizeof(qt_segment), 64)
+    ws.first = <Py_ssize_t *>at
+    at += _round_up((p.nc // p.width + 1) * <Py_ssize_t>sizeof(Py_ssize_t), 64)
     return at - start
 
 
@@ -1717,45 +1726,46 @@ cdef void _conv_pack(const ConvProduct *p, const ConvWorkspace *ws, const uint8_
 
 
 cdef void _conv_multiply(const ConvProduct *p, const ConvWorkspace *ws, const char *a, Py_ssize_t row, Py_ssize_t rows,
-                         Py_ssize_t cols) noexcept nogil:
-    """acc = rows of A from ``row`` on times the packed B."""
+                         Py_ssize_t col, Py_ssize_t cols) noexcept nogil:
+    """acc = the A panel at ``row`` times a tile of columns of the packed B."""
     cdef const qt_gemm_u8s8 *kernel = p.kernel
-    cdef Py_ssize_t k0 = 0, kc, i, j
-    memset(ws.acc, 0, <size_t>(p.mc * p.nc) * 4)
+    cdef Py_ssize_t k0 = 0, kc, j
+    if kernel.tile != NULL:
+        kernel.tile(p.k_padded, a + row * p.k_padded * kernel.a_size, ws.b + col * p.k_padded * kernel.b_size, rows, True,
+                    ws.acc, NULL)
+        return
+    memset(ws.acc, 0, <size_t>(kernel.mr * p.width) * 4)
     while k0 < p.k_padded:
         kc = _min(p.kc, p.k_padded - k0)
         j = 0
         while j < cols:
-            i = 0
-            while i < rows:
-                kernel.run(kc, a + (k0 * p.m_padded + (row + i) * kc) * kernel.a_size,
-                           ws.b + (k0 * p.nc + j * kc) * kernel.b_size, ws.acc + i * p.nc + j, p.nc)
-                i += kernel.mr
+            kernel.run(kc, a + (k0 * p.m_padded + row * kc) * kernel.a_size,
+                       ws.b + (k0 * p.nc + (col + j) * kc) * kernel.b_size, ws.acc + j, p.width)
             j += kernel.nr
         k0 += kc
 
 
-cdef void _conv_finish(const ConvProduct *p, const ConvWorkspace *ws, const Channels *s, const uint32_t *rowsum,
-                       Py_ssize_t channel, Py_ssize_t rows, Py_ssize_t cols, Py_ssize_t segments, char *out,
-                       Py_ssize_t out_bytes) noexcept nogil:
-    """Corrections, bias, requantization and store of a block of channels; ``out`` is the first one's."""
-    cdef uint32_t w_zero, before = 0, x_zero = <uint32_t>s.x_zero - (0 if s.x_sign else 128)
-    cdef Py_ssize_t i, j
-    cdef qt_channel c
-    c.q, c.x_scale = s.q, s.x_scale
-    c.w_scale = c.multiplier = 0
-    for i in range(rows):
-        w_zero = <uint32_t>(s.w_zero[channel + i] + s.w_sign)
-        if i == 0 or w_zero != before:   # as a rule all are the same
-            for j in range(cols):
-                ws.less[j] = w_zero * ws.colsum[j]
-            before = w_zero
-        c.add = x_zero * (<uint32_t>p.k * w_zero - rowsum[i])
-        if s.bias != NULL:
-            c.add += <uint32_t>s.bias[channel + i]
+cdef void _conv_finish(const ConvProduct *p, const ConvWorkspace *ws, const Channels *s, Py_ssize_t channel,
+                       Py_ssize_t rows, Py_ssize_t col, char *out, Py_ssize_t out_bytes) noexcept nogil:
+    """Corrections, bias, requantization and store of a tile; ``out`` is the first channel's."""
+    cdef Py_ssize_t i = 0, n, j, tile = col // p.width, out_ld = out_bytes if s.q != NULL else out_bytes // 4
+    cdef uint32_t w_zero
+    cdef qt_channels c
+    c.q, c.x_scale, c.w_scale, c.multiplier = s.q, s.x_scale, NULL, NULL
+    while i < rows:   # channels with one zero point: as a rule all of them
+        n = rows - i if s.one_zero else 1
+        while i + n < rows and s.w_zero[channel + i + n] == s.w_zero[channel + i]:
+            n += 1
+        if not s.one_zero:
+            w_zero = <uint32_t>(s.w_zero[channel + i] + s.w_sign)
+            for j in range(p.width):
+                ws.less[col + j] = w_zero * ws.colsum[col + j]
+        c.add = ws.add + i
         if s.q != NULL:
-            c.w_scale, c.multiplier = s.w_scale[channel + i], s.multiplier[channel + i]
-        p.ends.finish(&c, ws.acc + i * p.nc, ws.less, ws.segments, segments, out + i * out_bytes)
+            c.w_scale, c.multiplier = s.w_scale + channel + i, s.multiplier + channel + i
+        p.ends.finish(&c, n, ws.acc + i * p.width, p.width, ws.less + col, ws.segments + ws.first[tile],
+                      ws.first[tile + 1] - ws.first[tile], out + i * out_bytes, out_ld)
+        i += n
 
 
 cdef void _conv_task(const ConvProduct *p, const qt_conv *g, const Channels *s, char *base, Py_ssize_t group,
@@ -1763,12 +1773,12 @@ cdef void _conv_task(const ConvProduct *p, const qt_conv *g, const Channels *s, 
     """One band and a range of channels of one group of one image; ``x`` and ``out`` are the group's."""
     cdef ConvWorkspace ws
     cdef qt_band band = p.band
-    cdef Py_ssize_t lines, columns, flat, col = 0, cols, row, rows, row_stop, c, segments
+    cdef Py_ssize_t lines, columns, flat, block = 0, cols, col, row, rows, c, i, channel, tile
     cdef Py_ssize_t plane = g.size[1] * g.size[2], first = task % p.ranges * p.rows
     cdef const uint8_t *source
     cdef const char *a = p.a + group * p.a_bytes
     cdef const uint32_t *rowsum = p.rowsum + group * p.m_padded
-    cdef uint8_t flip = 0 if s.x_sign else 0x80
+    cdef uint32_t w_zero, x_zero = <uint32_t>s.x_zero - (0 if s.x_sign else 128)
     _conv_carve(p, g, base, &ws)
     task = task // p.ranges
     band.column = task % p.column_blocks * band.columns
@@ -1783,21 +1793,36 @@ cdef void _conv_task(const ConvProduct *p, const qt_conv *g, const Channels *s, 
         for c in range(g.channels):
             qt_band_fill(g, &band, x + c * g.size[0] * plane, ws.copy + c * band.bytes)
         source = ws.copy
-    row_stop = _min(first + p.rows, p.m)
     if p.kernel.begin != NULL:
         p.kernel.begin()
-    while col < flat:
-        cols = _min(p.nc, flat - col)
-        _conv_pack(p, &ws, source + col, cols, flip)
-        segments = _conv_segments(g, &band, columns, col, cols, ws.segments)
+    while block < flat:
+        cols = _min(p.nc, flat - block)
+        _conv_pack(p, &ws, source + block, cols, 0 if s.x_sign else 0x80)
+        if s.one_zero:
+            for i in range(cols):
+                ws.less[i] = <uint32_t>(s.w_zero[0] + s.w_sign) * ws.colsum[i]
+        ws.first[0] = tile = col = 0
+        while col < cols:
+            ws.first[tile + 1] = ws.first[tile] + _conv_segments(
+                g, &band, columns, block + col, _min(p.width, cols - col), ws.segments + ws.first[tile])
+            tile += 1
+            col += p.width
         row = first
-        while row < row_stop:
-            rows = _min(p.mc, row_stop - row)
-            _conv_multiply(p, &ws, a, row, rows, cols)
-            _conv_finish(p, &ws, s, rowsum + row, group * p.m + row, rows, cols, segments, out + row * out_bytes,
-                         out_bytes)
+        while row < _min(first + p.rows, p.m):
+            rows = _min(p.kernel.mr, p.m - row)
+            channel = group * p.m + row
+            for i in range(rows):
+                w_zero = <uint32_t>(s.w_zero[channel + i] + s.w_sign)
+                ws.add[i] = x_zero * (<uint32_t>p.k * w_zero - rowsum[row + i])
+                if s.bias != NULL:
+                    ws.add[i] += <uint32_t>s.bias[channel + i]
+            col = 0
+            while col < cols:
+                _conv_multiply(p, &ws, a, row, rows, col, _min(p.width, cols - col))
+                _conv_finish(p, &ws, s, channel, rows, col, out + row * out_bytes, out_bytes)
+                col += p.width
             row += rows
-        col += cols
+        block += cols
     if p.kernel.end != NULL:
         p.kernel.end()
 
@@ -1811,12 +1836,12 @@ cdef struct Depthwise:
     Py_ssize_t lines         # of the kernel
     Py_ssize_t groups        # of weights of a line
     Py_ssize_t multiplier    # channels out per channel in
+    const Py_ssize_t *line   # where each line of the kernel begins in the copy
 
 
 cdef struct DepthwiseWorkspace:
     uint8_t *copy
     int16_t *wide
-    Py_ssize_t *line
     int32_t *weights
     int32_t *ones
     uint32_t *acc
@@ -1849,8 +1874,6 @@ cdef Py_ssize_t _depthwise_carve(const Depthwise *p, const qt_conv *g, bint code
     at += _round_up(size, 64)
     ws.wide = <int16_t *>at
     at += _round_up(size * 2, 64) if p.row.kr == 2 else 0
-    ws.line = <Py_ssize_t *>at
-    at += _round_up(p.lines * <Py_ssize_t>sizeof(Py_ssize_t), 64)
     ws.weights = <int32_t *>at
     at += _round_up(p.lines * p.groups * 4, 64)
     ws.ones = <int32_t *>at
@@ -1871,9 +1894,7 @@ cdef void _depthwise_task(const Depthwise *p, const qt_conv *g, const Channels *
     cdef Py_ssize_t out_bytes = g.out[0] * g.out[1] * g.out[2] * width
     cdef char *to
     _depthwise_carve(p, g, s.q != NULL, base, &ws)
-    for i in range(p.lines):
-        ws.line[i] = qt_band_offset(g, &band, i // g.kernel[1], i % g.kernel[1], 0)
-    t.line, t.lines, t.taps = ws.line, p.lines, g.kernel[2]
+    t.line, t.lines, t.taps = p.line, p.lines, g.kernel[2]
     t.stride, t.dilation = g.stride[2], g.dilation[2]
     t.weights, t.ones, t.acc, t.codes = ws.weights, ws.ones, ws.acc, ws.codes
     t.q, t.x_scale = s.q, s.x_scale
@@ -1961,6 +1982,9 @@ def conv(
     s.bias = &bias[0] if bias is not None else NULL
     s.w_scale, s.multiplier, s.q, s.x_scale = NULL, NULL, NULL, 0
     s.x_zero, s.x_sign, s.w_sign = x_zero, 128 if x_signed else 0, 128 if w_signed else 0
+    s.one_zero = True
+    for item in range(channels):
+        s.one_zero = s.one_zero and w_zero[item] == w_zero[0]
     if codes:
         s.q, s.x_scale, s.w_scale = &q, x_scale[0], &w_scale[0]
         s.multiplier = <float *>(<Buffer>multipliers).start
@@ -1970,6 +1994,11 @@ def conv(
     if g.channels == 1 and p.k:
         d.multiplier = p.m
         _depthwise_plan(&d, &g)
+        offsets = Buffer(d.lines * <Py_ssize_t>sizeof(Py_ssize_t))
+        d.line = <Py_ssize_t *>(<Buffer>offsets).start
+        for axis in range(d.lines):
+            (<Py_ssize_t *>(<Buffer>offsets).start)[axis] = qt_band_offset(
+                &g, &d.band, axis // g.kernel[1], axis % g.kernel[1], 0)
         n_threads = <int>_min(n_threads, batch * groups)
         stride = _depthwise_carve(&d, &g, codes, NULL, &depthwise_probe)
         scratch = Buffer(stride * n_threads)

@@ -71,8 +71,12 @@ static void qt_copy_lines(const uint8_t *restrict from, ptrdiff_t from_pitch, ui
     for (ptrdiff_t i = 0; i < lines; ++i) qt_copy_short(to + i * to_pitch, from + i * from_pitch, bytes);
 }
 
+/* ceil(a / s) for a >= 0; the usual stride without the division. */
+static inline ptrdiff_t qt_ceil(ptrdiff_t a, ptrdiff_t s) { return s == 1 ? a : (a + s - 1) / s; }
+
 /* Whether some tap of an axis has this remainder modulo the stride. */
 static inline int qt_phase_used(const qt_conv *g, int axis, ptrdiff_t phases, ptrdiff_t phase) {
+    if (phases == 1) return 1;
     for (ptrdiff_t t = 0; t < g->kernel[axis] && t < phases; ++t)
         if (t * g->dilation[axis] % phases == phase) return 1;
     return 0;
@@ -88,16 +92,16 @@ static void qt_band_fill(const qt_conv *g, const qt_band *b, const uint8_t *rest
         for (ptrdiff_t pw = 0; pw < cp; ++pw) {
             /* column i of the copy is column i*cp + shift of x */
             const ptrdiff_t shift = b->column * g->stride[2] - g->pad[2] + pw;
-            const ptrdiff_t first = shift >= 0 ? 0 : (-shift + cp - 1) / cp;
-            ptrdiff_t last = width - shift <= 0 ? 0 : (width - shift + cp - 1) / cp;
+            const ptrdiff_t first = shift >= 0 ? 0 : qt_ceil(-shift, cp);
+            ptrdiff_t last = width - shift <= 0 ? 0 : qt_ceil(width - shift, cp);
             last = last > b->pitch ? b->pitch : last;
             if (last <= first || !qt_phase_used(g, 2, cp, pw)) continue;
             for (ptrdiff_t ph = 0; ph < sh; ++ph) {
                 if (!qt_phase_used(g, 1, sh, ph)) continue;
                 /* row i of the copy is line i*sh + top of x */
                 const ptrdiff_t top = b->line * sh - g->pad[1] + ph;
-                ptrdiff_t i = top >= 0 ? 0 : (-top + sh - 1) / sh;
-                ptrdiff_t stop = g->size[1] - top <= 0 ? 0 : (g->size[1] - top + sh - 1) / sh;
+                ptrdiff_t i = top >= 0 ? 0 : qt_ceil(-top, sh);
+                ptrdiff_t stop = g->size[1] - top <= 0 ? 0 : qt_ceil(g->size[1] - top, sh);
                 stop = stop > b->rows ? b->rows : stop;
                 if (i >= stop) continue;
                 const uint8_t *from = x + (id * g->size[1] + i * sh + top) * width + first * cp + shift;

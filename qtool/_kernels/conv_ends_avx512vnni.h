@@ -5,6 +5,8 @@
  *
  * finish: 16 positions at a time under a mask, so that short lines cost one step. CVTPS2DQ rounds half to even, as the
  * magic constant of requantize.h does, and MAXPS in this order turns NaN into the lower bound.
+ * Whole tiles of 32 columns save the lower clamp: MINPS in this order keeps NaN, CVTPS2DQ turns it and everything too small
+ * into INT_MIN, and the saturating packs then give the smallest code, whatever the zero point (|zy| <= 255, in 16 bits).
  */
 #ifndef QT_CONV_ENDS_AVX512VNNI_H
 #define QT_CONV_ENDS_AVX512VNNI_H
@@ -57,33 +59,73 @@ QT_TARGET_AVX512VNNI static void qt_pack_runs__avx512vnni(const uint8_t *base, c
         }
 }
 
-QT_TARGET_AVX512VNNI static void qt_finish_channel__avx512vnni(const qt_channel *c, const uint32_t *acc,
-                                                               const uint32_t *less, const qt_segment *segments,
-                                                               ptrdiff_t count, void *out) {
-    const __m512i add = _mm512_set1_epi32((int32_t)c->add);
-    const int literal = c->q && c->q->form != QT_FORM_MULTIPLIER;
-    const __m512 first = _mm512_set1_ps(literal ? c->x_scale : c->multiplier), sw = _mm512_set1_ps(c->w_scale);
-    const __m512 sy = _mm512_set1_ps(c->q ? c->q->y_scale : 1), lo = _mm512_set1_ps(c->q ? c->q->lo : 0);
-    const __m512 hi = _mm512_set1_ps(c->q ? c->q->hi : 0);
+/* Sums of row r as quotients of the scale of y, neither clamped nor rounded. */
+QT_TARGET_AVX512VNNI static inline __m512 qt_scaled__avx512vnni(const qt_channels *c, int literal, ptrdiff_t r,
+                                                                __m512i v) {
+    const __m512 f = _mm512_cvtepi32_ps(v);
+    if (!literal) return _mm512_mul_ps(f, _mm512_set1_ps(c->multiplier[r]));
+    return _mm512_div_ps(_mm512_mul_ps(_mm512_mul_ps(f, _mm512_set1_ps(c->x_scale)), _mm512_set1_ps(c->w_scale[r])),
+                         _mm512_set1_ps(c->q->y_scale));
+}
+
+/* 32 columns of all rows, 8-bit out. */
+QT_TARGET_AVX512VNNI static inline void qt_finish_32__avx512vnni(const qt_channels *c, int literal, ptrdiff_t rows,
+                                                                 const uint32_t *acc, ptrdiff_t ld,
+                                                                 const uint32_t *less, uint8_t *y, ptrdiff_t out_ld) {
+    const __m512i less0 = _mm512_loadu_si512(less), less1 = _mm512_loadu_si512(less + 16);
+    const __m512 hi = _mm512_set1_ps(c->q->hi);
+    const __m512i zy = _mm512_set1_epi16((short)c->q->y_zero);
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 4, 8, 12, 1, 5, 9, 13);
+    const int is_signed = c->q->lo + (float)c->q->y_zero < 0;
+    for (ptrdiff_t r = 0; r < rows; ++r, acc += ld, y += out_ld) {
+        const __m512i add = _mm512_set1_epi32((int32_t)c->add[r]);
+        const __m512i v0 = _mm512_add_epi32(_mm512_sub_epi32(_mm512_loadu_si512(acc), less0), add);
+        const __m512i v1 = _mm512_add_epi32(_mm512_sub_epi32(_mm512_loadu_si512(acc + 16), less1), add);
+        const __m512 f0 = _mm512_min_ps(hi, qt_scaled__avx512vnni(c, literal, r, v0));
+        const __m512 f1 = _mm512_min_ps(hi, qt_scaled__avx512vnni(c, literal, r, v1));
+        __m512i p = _mm512_packs_epi32(_mm512_cvtps_epi32(f0), _mm512_cvtps_epi32(f1));
+        p = _mm512_adds_epi16(p, zy);
+        p = is_signed ? _mm512_packs_epi16(p, p) : _mm512_packus_epi16(p, p);
+        _mm256_storeu_si256((__m256i *)y, _mm512_castsi512_si256(_mm512_permutexvar_epi32(order, p)));
+    }
+}
+
+/* n <= 16 columns of all rows. */
+QT_TARGET_AVX512VNNI static inline void qt_finish_16__avx512vnni(const qt_channels *c, int literal, ptrdiff_t rows,
+                                                                 const uint32_t *acc, ptrdiff_t ld,
+                                                                 const uint32_t *less, ptrdiff_t n, char *y,
+                                                                 ptrdiff_t out_ld) {
+    const __mmask16 m = qt_first_lanes__avx512vnni(n);
+    const __m512i l = _mm512_maskz_loadu_epi32(m, less);
+    const __m512 lo = _mm512_set1_ps(c->q ? c->q->lo : 0), hi = _mm512_set1_ps(c->q ? c->q->hi : 0);
     const __m512i zy = _mm512_set1_epi32(c->q ? c->q->y_zero : 0);
-    for (ptrdiff_t s = 0; s < count; ++s) {
-        const uint32_t *a = acc + segments[s].from, *l = less + segments[s].from;
-        uint8_t *y8 = (uint8_t *)out + segments[s].to;
-        uint32_t *y32 = (uint32_t *)out + segments[s].to;
-        for (ptrdiff_t i = 0, n = segments[s].length; i < n; i += 16) {
-            const __mmask16 m = qt_first_lanes__avx512vnni(n - i);
-            __m512i v = _mm512_sub_epi32(_mm512_maskz_loadu_epi32(m, a + i), _mm512_maskz_loadu_epi32(m, l + i));
-            v = _mm512_add_epi32(v, add);
-            if (!c->q) {
-                _mm512_mask_storeu_epi32(y32 + i, m, v);
-                continue;
-            }
-            __m512 f = _mm512_mul_ps(_mm512_cvtepi32_ps(v), first);
-            if (literal) f = _mm512_div_ps(_mm512_mul_ps(f, sw), sy);
-            f = _mm512_min_ps(_mm512_max_ps(f, lo), hi);
-            v = _mm512_add_epi32(_mm512_cvtps_epi32(f), zy);
-            _mm_mask_storeu_epi8(y8 + i, m, _mm512_cvtepi32_epi8(v));
+    for (ptrdiff_t r = 0; r < rows; ++r, acc += ld) {
+        __m512i v = _mm512_sub_epi32(_mm512_maskz_loadu_epi32(m, acc), l);
+        v = _mm512_add_epi32(v, _mm512_set1_epi32((int32_t)c->add[r]));
+        if (!c->q) {
+            _mm512_mask_storeu_epi32(y + r * out_ld * 4, m, v);
+            continue;
         }
+        const __m512 f = _mm512_min_ps(_mm512_max_ps(qt_scaled__avx512vnni(c, literal, r, v), lo), hi);
+        v = _mm512_add_epi32(_mm512_cvtps_epi32(f), zy);
+        _mm_mask_storeu_epi8(y + r * out_ld, m, _mm512_cvtepi32_epi8(v));
+    }
+}
+
+QT_TARGET_AVX512VNNI static void qt_finish_tile__avx512vnni(const qt_channels *c, ptrdiff_t rows, const uint32_t *acc,
+                                                            ptrdiff_t ld, const uint32_t *less,
+                                                            const qt_segment *segments, ptrdiff_t count, void *out,
+                                                            ptrdiff_t out_ld) {
+    const int literal = c->q && c->q->form != QT_FORM_MULTIPLIER;
+    const ptrdiff_t width = c->q ? 1 : 4;
+    for (ptrdiff_t s = 0; s < count; ++s) {
+        const ptrdiff_t n = segments[s].length, from = segments[s].from;
+        char *y = (char *)out + segments[s].to * width;
+        ptrdiff_t i = 0;
+        for (; c->q && i + 32 <= n; i += 32)
+            qt_finish_32__avx512vnni(c, literal, rows, acc + from + i, ld, less + from + i, (uint8_t *)y + i, out_ld);
+        for (; i < n; i += 16)
+            qt_finish_16__avx512vnni(c, literal, rows, acc + from + i, ld, less + from + i, n - i, y + i * width, out_ld);
     }
 }
 
@@ -92,7 +134,7 @@ static const qt_conv_ends qt_conv_ends_runs32c64__avx512vnni = {
     .isa = QT_ISA_AVX512VNNI,
     .packs_like = qt_pack_b_32c64__avx512vnni,
     .pack_runs = qt_pack_runs__avx512vnni,
-    .finish = qt_finish_channel__avx512vnni,
+    .finish = qt_finish_tile__avx512vnni,
 };
 
 #endif

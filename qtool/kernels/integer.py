@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from typing import Any, NamedTuple, Unpack
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from qtool import _core
 from qtool.errors import KernelError
 from qtool.kernels.threads import MACS_PER_WORK, effective_num_threads
-from qtool.reference import ConvAttributes, Form, conv_geometry
+from qtool.reference import ConvAttributes, ConvGeometry, Form, conv_geometry
 
 Array = npt.NDArray[Any]
 
@@ -73,7 +74,9 @@ def _zero_point(name: str, value: Array | None, of: str, operand: Array | _Like,
 def _scale(name: str, value: Array, shape: tuple[int, ...], along: int | None) -> NDArray[np.float32]:
     """A scale as float32, in the shape of :func:`_parameter`. float16 and bfloat16 are widened, which is exact."""
     value = np.asarray(value)
-    if value.dtype.name not in ("float32", "float16", "bfloat16"):
+    if value.dtype == np.float32:  # the usual type; the name of a type takes microseconds to build
+        return _parameter(name, value, shape, along)
+    if value.dtype.name not in ("float16", "bfloat16"):
         raise KernelError(f"'{name}' has type {value.dtype}; expected float32, float16 or bfloat16.")
     return _parameter(name, value, shape, along).astype(np.float32)
 
@@ -408,6 +411,18 @@ def pack_conv_weights(w: Array, group: int = 1, *, num_threads: int | None = Non
     return PackedConv(value, group, packed)
 
 
+def _hashable(value: Any) -> Any:
+    return tuple(value) if np.iterable(value) and not isinstance(value, str) else value
+
+
+@functools.lru_cache(maxsize=1024)
+def _geometry(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: tuple[tuple[str, Any], ...]
+) -> ConvGeometry:
+    """:func:`conv_geometry`, remembered: a small convolution takes less time than its arithmetic in Python."""
+    return conv_geometry(x_shape, w_shape, **dict(attributes))
+
+
 class _Conv:
     """Operands, geometry and buffers of one convolution, with leading spatial axes of length 1 up to three."""
 
@@ -426,7 +441,7 @@ class _Conv:
             w = w.w
         self.x, self.x_signed = _operand("x", x)
         self.w, self.w_signed = _operand("w", w)
-        geometry = conv_geometry(x.shape, w.shape, **attributes)
+        geometry = _geometry(x.shape, w.shape, tuple((k, _hashable(v)) for k, v in attributes.items()))
         rank = x.ndim - 2
         if rank > 3:
             raise KernelError(f"x of shape {x.shape} has {rank} spatial axes; the convolution kernel takes up to 3.")
@@ -441,7 +456,9 @@ class _Conv:
 
     def per_channel(self, value: Array) -> Array:
         """A parameter as one value per output channel, contiguous."""
-        return np.ascontiguousarray(np.broadcast_to(value, (self.w.shape[0],)))
+        if value.ndim == 0:
+            return np.full(self.w.shape[0], value)
+        return np.ascontiguousarray(value)
 
     def run(
         self,
