@@ -146,8 +146,8 @@ cdef extern from "_kernels/depthwise.h" nogil:
         Py_ssize_t stride
         Py_ssize_t dilation
         Py_ssize_t n
-        const int32_t *weights
-        const int32_t *ones
+        const uint32_t *weights
+        const uint32_t *ones
         uint32_t init
         uint32_t w_zero
         const qt_requantize *q
@@ -161,7 +161,8 @@ cdef extern from "_kernels/depthwise.h" nogil:
         int kr
         void (*run)(const qt_depthwise_line *) noexcept nogil
     uint32_t qt_depthwise_weights(const uint8_t *, Py_ssize_t, Py_ssize_t, int, int, int, int32_t, int32_t, uint32_t,
-                                  int32_t *, int32_t *, uint32_t *)
+                                  uint32_t *, uint32_t *)
+    void qt_depthwise_ones(Py_ssize_t, uint32_t *)
     void qt_depthwise_flip(uint8_t *, Py_ssize_t)
     void qt_depthwise_widen(const uint8_t *, Py_ssize_t, int, int32_t, int16_t *)
     const qt_depthwise *qt_choose_depthwise(uint32_t, qt_isa)
@@ -1837,13 +1838,15 @@ cdef struct Depthwise:
     Py_ssize_t groups        # of weights of a line
     Py_ssize_t multiplier    # channels out per channel in
     const Py_ssize_t *line   # where each line of the kernel begins in the copy
+    Py_ssize_t together      # channels whose copies are made before the first is read
+    Py_ssize_t copy_size     # elements of a copy, with the slack that a kernel may read
 
 
 cdef struct DepthwiseWorkspace:
     uint8_t *copy
     int16_t *wide
-    int32_t *weights
-    int32_t *ones
+    uint32_t *weights
+    uint32_t *ones
     uint32_t *acc
     uint8_t *codes
 
@@ -1863,65 +1866,75 @@ cdef void _depthwise_plan(Depthwise *p, const qt_conv *g) noexcept nogil:
     qt_band_layout(g, &p.band)
     p.pitch = p.band.pitch // g.stride[2]
     p.n = _round_up((p.band.lines - 1) * p.pitch + p.band.columns, QT_DEPTHWISE_STEP)
+    # A wide load waits until the narrow stores under it have left the core: so not straight after the copy
+    p.together = 1
+    if g.out[0] == 1 and p.band.lines == g.out[1] and p.band.columns == g.out[2]:
+        p.together = _max(1, _min(8, LINE // p.band.bytes))
+    p.copy_size = _round_up(p.band.bytes + QT_DEPTHWISE_STEP * g.stride[2] + g.kernel[2] + 128, 64)
 
 
 cdef Py_ssize_t _depthwise_carve(const Depthwise *p, const qt_conv *g, bint codes, char *at,
                                  DepthwiseWorkspace *ws) noexcept nogil:
-    """Lay a workspace out at ``at``; returns its size. The copy has the slack that a kernel may read."""
+    """Lay a workspace out at ``at``; returns its size. The only place that knows the sizes."""
     cdef char *start = at
-    cdef Py_ssize_t size = p.band.bytes + QT_DEPTHWISE_STEP * g.stride[2] + g.kernel[2] + 128
     ws.copy = <uint8_t *>at
-    at += _round_up(size, 64)
+    at += p.together * p.copy_size
     ws.wide = <int16_t *>at
-    at += _round_up(size * 2, 64) if p.row.kr == 2 else 0
-    ws.weights = <int32_t *>at
+    at += p.together * p.copy_size * 2 if p.row.kr == 2 else 0
+    ws.weights = <uint32_t *>at
     at += _round_up(p.lines * p.groups * 4, 64)
-    ws.ones = <int32_t *>at
-    at += _round_up(p.groups * 4, 64)
+    ws.ones = <uint32_t *>at
+    at += _round_up(_ceil_div(g.kernel[2], 4) * 4, 64)
     ws.acc = <uint32_t *>at
     ws.codes = <uint8_t *>at
     at += _round_up(p.n * (1 if codes else 4), 64)
     return at - start
 
 
-cdef void _depthwise_task(const Depthwise *p, const qt_conv *g, const Channels *s, char *base, Py_ssize_t channel,
-                          const uint8_t *x, const uint8_t *w, char *out) noexcept nogil:
-    """The output channels of one image that come from one input channel, from ``channel`` on."""
+cdef void _depthwise_task(const Depthwise *p, const qt_conv *g, const Channels *s, char *base, Py_ssize_t item,
+                          Py_ssize_t items, Py_ssize_t groups, const uint8_t *x, const uint8_t *w,
+                          char *out) noexcept nogil:
+    """The output channels that come from ``items`` input channels, counted over all images, from ``item`` on."""
     cdef DepthwiseWorkspace ws
     cdef qt_depthwise_line t
     cdef qt_band band = p.band
-    cdef Py_ssize_t width = 1 if s.q != NULL else 4, m, i, lines, columns, blocks, across
-    cdef Py_ssize_t out_bytes = g.out[0] * g.out[1] * g.out[2] * width
-    cdef char *to
+    cdef Py_ssize_t width = 1 if s.q != NULL else 4, m, i, j, lines, columns, channel, at
+    cdef Py_ssize_t blocks = _ceil_div(g.out[1], band.lines), across = _ceil_div(g.out[2], band.columns)
+    cdef Py_ssize_t positions = g.out[0] * g.out[1] * g.out[2], x_item = g.size[0] * g.size[1] * g.size[2]
+    cdef uint8_t *copy
     _depthwise_carve(p, g, s.q != NULL, base, &ws)
     t.line, t.lines, t.taps = p.line, p.lines, g.kernel[2]
     t.stride, t.dilation = g.stride[2], g.dilation[2]
     t.weights, t.ones, t.acc, t.codes = ws.weights, ws.ones, ws.acc, ws.codes
     t.q, t.x_scale = s.q, s.x_scale
-    t.copy = ws.wide if p.row.kr == 2 else <const void *>ws.copy
-    blocks = _ceil_div(g.out[1], band.lines)
-    across = _ceil_div(g.out[2], band.columns)
+    qt_depthwise_ones(t.taps, ws.ones)
     for i in range(g.out[0] * blocks * across):
         band.slice = i // across // blocks
         band.line = i // across % blocks * band.lines
         band.column = i % across * band.columns
         lines, columns = _min(band.lines, g.out[1] - band.line), _min(band.columns, g.out[2] - band.column)
-        qt_band_fill(g, &band, x, ws.copy)
-        if p.row.kr == 2:
-            qt_depthwise_widen(ws.copy, band.bytes, s.x_sign, s.x_zero, ws.wide)
-        elif s.x_sign:
-            qt_depthwise_flip(ws.copy, band.bytes)
+        at = (band.slice * g.out[1] + band.line) * g.out[2] + band.column
+        for j in range(items):
+            copy = ws.copy + j * p.copy_size
+            qt_band_fill(g, &band, x + (item + j) * x_item, copy)
+            if p.row.kr == 2:
+                qt_depthwise_widen(copy, band.bytes, s.x_sign, s.x_zero, ws.wide + j * p.copy_size)
+            elif s.x_sign:
+                qt_depthwise_flip(copy, band.bytes)
         t.n = _round_up((lines - 1) * p.pitch + columns, QT_DEPTHWISE_STEP)
-        for m in range(channel, channel + p.multiplier):
-            t.init = qt_depthwise_weights(
-                w + m * p.lines * g.kernel[2], p.lines, g.kernel[2], p.row.kr, s.x_sign, s.w_sign, s.x_zero,
-                s.w_zero[m], <uint32_t>s.bias[m] if s.bias != NULL else 0, ws.weights, ws.ones, &t.w_zero)
-            t.w_scale = s.w_scale[m] if s.q != NULL else 0
-            t.multiplier = s.multiplier[m] if s.q != NULL else 0
-            p.row.run(&t)
-            to = out + (m - channel) * out_bytes
-            to += ((band.slice * g.out[1] + band.line) * g.out[2] + band.column) * width
-            qt_copy_lines(ws.codes, p.pitch * width, <uint8_t *>to, g.out[2] * width, lines, columns * width)
+        for j in range(items):
+            t.copy = ws.wide + j * p.copy_size if p.row.kr == 2 else <const void *>(ws.copy + j * p.copy_size)
+            for m in range(p.multiplier):
+                channel = (item + j) % groups * p.multiplier + m
+                t.init = qt_depthwise_weights(
+                    w + channel * p.lines * g.kernel[2], p.lines, g.kernel[2], p.row.kr, s.x_sign, s.w_sign, s.x_zero,
+                    s.w_zero[channel], <uint32_t>s.bias[channel] if s.bias != NULL else 0, ws.weights, &t.w_zero)
+                if s.q != NULL:
+                    t.w_scale, t.multiplier = s.w_scale[channel], s.multiplier[channel]
+                p.row.run(&t)
+                qt_copy_lines(ws.codes, p.pitch * width,
+                              <uint8_t *>out + (((item + j) * p.multiplier + m) * positions + at) * width,
+                              g.out[2] * width, lines, columns * width)
 
 
 def conv(
@@ -1999,15 +2012,16 @@ def conv(
         for axis in range(d.lines):
             (<Py_ssize_t *>(<Buffer>offsets).start)[axis] = qt_band_offset(
                 &g, &d.band, axis // g.kernel[1], axis % g.kernel[1], 0)
-        n_threads = <int>_min(n_threads, batch * groups)
+        tasks = _ceil_div(batch * groups, d.together)
+        n_threads = <int>_min(n_threads, tasks)
         stride = _depthwise_carve(&d, &g, codes, NULL, &depthwise_probe)
         scratch = Buffer(stride * n_threads)
         base = (<Buffer>scratch).start
         memset(base, 0, <size_t>(stride * n_threads))   # the slack is read, if for nothing
         with nogil, parallel(num_threads=n_threads):
-            for task in prange(batch * groups, schedule="dynamic", chunksize=1):
-                _depthwise_task(&d, &g, &s, base + threadid() * stride, task % groups * p.m, x_data + task * x_item,
-                                w_data, out + task * p.m * out_bytes)
+            for task in prange(tasks, schedule="dynamic", chunksize=1):
+                _depthwise_task(&d, &g, &s, base + threadid() * stride, task * d.together,
+                                _min(d.together, batch * groups - task * d.together), groups, x_data, w_data, out)
         return
     if packed is None:
         packed = pack_conv(w, groups, w_signed, n_threads)

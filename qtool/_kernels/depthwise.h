@@ -25,8 +25,8 @@ typedef struct {
     const ptrdiff_t *line; /* offset of each kernel line in elements */
     ptrdiff_t lines, taps, stride, dilation;
     ptrdiff_t n;            /* positions, a multiple of QT_DEPTHWISE_STEP */
-    const int32_t *weights; /* groups[lines][ceil(taps / kr)] of kr weights of 4 / kr bytes, padded by 0 */
-    const int32_t *ones;    /* the same with 1 for each weight, one line: bytes only */
+    const uint32_t *weights; /* groups[lines][ceil(taps / kr)] of kr weights of 4 / kr bytes, padded by 0 */
+    const uint32_t *ones;    /* the same with 1 for each weight, one line: bytes only */
     uint32_t init, w_zero;  /* w_zero: bytes only */
     const qt_requantize *q; /* NULL: int32 out */
     float x_scale, w_scale, multiplier;
@@ -43,30 +43,32 @@ typedef struct {
     void (*run)(const qt_depthwise_line *t);
 } qt_depthwise;
 
-/* Weights of one channel as groups; returns init. x_zero and w_zero are true values; flips and sign as in conv. */
+/* Weights of one channel as groups; returns init. x_zero and w_zero are true values; the signs are 128 for a signed
+ * operand, else 0. Groups are put together in registers: a wide load of bytes just stored would wait for them. */
 static uint32_t qt_depthwise_weights(const uint8_t *w, ptrdiff_t lines, ptrdiff_t taps, int kr, int x_sign, int w_sign,
-                                     int32_t x_zero, int32_t w_zero, uint32_t bias, int32_t *weights, int32_t *ones,
+                                     int32_t x_zero, int32_t w_zero, uint32_t bias, uint32_t *weights,
                                      uint32_t *w_zero_left) {
-    const ptrdiff_t groups = (taps + kr - 1) / kr;
-    const int32_t zx = x_zero + x_sign, zw = w_sign ? w_zero : w_zero - 128;
-    int32_t sum = 0;
-    memset(weights, 0, (size_t)(lines * groups) * 4);
-    memset(ones, 0, (size_t)groups * 4);
+    const int bits = 32 / kr;
+    const int32_t less = kr == 2 ? w_zero : w_sign ? 0 : 128; /* of the stored value */
+    const uint32_t zx = (uint32_t)(x_zero + x_sign), zw = (uint32_t)(w_zero - less), mask = kr == 2 ? 0xFFFF : 0xFF;
+    uint32_t sum = 0;
     for (ptrdiff_t r = 0; r < lines; ++r)
-        for (ptrdiff_t t = 0; t < taps; ++t) {
-            const int32_t value = w_sign ? (int8_t)w[r * taps + t] : (int32_t)w[r * taps + t];
-            if (kr == 4) {
-                const int8_t stored = (int8_t)(w_sign ? value : value - 128);
-                ((int8_t *)(weights + r * groups))[t] = stored;
-                ((int8_t *)ones)[t] = 1;
-                sum += stored;
-            } else {
-                ((int16_t *)(weights + r * groups))[t] = (int16_t)(value - w_zero);
+        for (ptrdiff_t t = 0; t < taps; ++weights) {
+            uint32_t group = 0;
+            for (int at = 0; at < 32 && t < taps; at += bits, ++t) {
+                const int32_t value = (w[r * taps + t] ^ w_sign) - w_sign - less;
+                sum += (uint32_t)value;
+                group |= ((uint32_t)value & mask) << at;
             }
+            *weights = group;
         }
-    *w_zero_left = kr == 4 ? (uint32_t)zw : 0;
-    if (kr == 4) bias += (uint32_t)zx * ((uint32_t)(lines * taps) * (uint32_t)zw - (uint32_t)sum);
-    return bias;
+    *w_zero_left = zw;
+    return kr == 2 ? bias : bias + zx * ((uint32_t)(lines * taps) * zw - sum);
+}
+
+/* Groups of one line with 1 for each weight, for the sums of x. */
+static void qt_depthwise_ones(ptrdiff_t taps, uint32_t *ones) {
+    for (ptrdiff_t t = 0; t < taps; t += 4) *ones++ = taps - t >= 4 ? 0x01010101u : (1u << (8 * (taps - t))) / 0xFF;
 }
 
 /* The copy of a channel from the bytes of x to the form of the kernel; `wide` for 16 bits. */

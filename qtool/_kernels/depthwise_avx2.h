@@ -35,7 +35,7 @@ qt_dw_body__avx2(const qt_depthwise_line *t, const ptrdiff_t lines, const ptrdif
         for (ptrdiff_t r = 0; r < lines; ++r) {
             const int16_t *p = x + t->line[r];
             for (ptrdiff_t k = 0; k < groups; ++k, p += 2) {
-                const __m256i w = _mm256_set1_epi32(t->weights[r * groups + k]);
+                const __m256i w = _mm256_set1_epi32((int32_t)t->weights[r * groups + k]);
                 a0 = _mm256_add_epi32(a0, _mm256_madd_epi16(_mm256_loadu_si256((const __m256i *)p), w));
                 if (s == 1)
                     a1 = _mm256_add_epi32(a1, _mm256_madd_epi16(_mm256_loadu_si256((const __m256i *)(p + 1)), w));

@@ -16,10 +16,10 @@ static void qt_depthwise_run_c2__scalar(const qt_depthwise_line *t) {
         uint32_t *acc = t->q ? part : t->acc + f;
         for (int i = 0; i < N; ++i) acc[i] = t->init;
         for (ptrdiff_t r = 0; r < t->lines; ++r) {
-            const int16_t *w = (const int16_t *)(t->weights + r * groups);
+            const uint32_t *w = t->weights + r * groups;
             const int16_t *x = (const int16_t *)t->copy + t->line[r] + f * s;
             for (ptrdiff_t k = 0; k < t->taps; ++k, x += t->dilation) {
-                const int16_t weight = w[k];
+                const int16_t weight = (int16_t)(w[k / 2] >> (16 * (k & 1)));
                 if (s == 1)
                     for (int i = 0; i < N; ++i) acc[i] += (uint32_t)((int32_t)x[i] * weight);
                 else if (s == 2)
