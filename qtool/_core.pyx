@@ -1551,6 +1551,10 @@ cdef class PackedWeights:
         """Name of the micro-kernel whose layout this is."""
         return self.row.name.decode()
 
+    def is_current(self):
+        """Whether that is the micro-kernel of the next call."""
+        return self.row == _gemm
+
 
 cdef void _conv_blocks(ConvProduct *p) noexcept nogil:
     """The blocking of the weights, which must not depend on x."""
@@ -1732,8 +1736,8 @@ cdef void _conv_multiply(const ConvProduct *p, const ConvWorkspace *ws, const ch
     cdef const qt_gemm_u8s8 *kernel = p.kernel
     cdef Py_ssize_t k0 = 0, kc, j
     if kernel.tile != NULL:
-        kernel.tile(p.k_padded, a + row * p.k_padded * kernel.a_size, ws.b + col * p.k_padded * kernel.b_size, rows, True,
-                    ws.acc, NULL)
+        kernel.tile(p.k_padded, a + row * p.k_padded * kernel.a_size, ws.b + col * p.k_padded * kernel.b_size, rows,
+                    True, ws.acc, NULL)
         return
     memset(ws.acc, 0, <size_t>(kernel.mr * p.width) * 4)
     while k0 < p.k_padded:

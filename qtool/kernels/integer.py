@@ -373,10 +373,9 @@ class PackedConv:
         """
         if group != self.group:
             raise KernelError(f"'w' is packed for group={self.group}; the convolution has group={group}.")
-        current = _core.isa_state()[4]
-        if self.kernel not in (None, current):
+        if self._packed is not None and not self._packed.is_current():
             raise KernelError(
-                f"'w' is packed for the micro-kernel {self.kernel}; the current one is {current}.",
+                f"'w' is packed for the micro-kernel {self.kernel}; the current one is {_core.isa_state()[4]}.",
                 hint="Pack the weights again after the instruction set changed.",
             )
         return self._packed
