@@ -156,9 +156,18 @@ def matmul_2d(
     n_threads: int,
 ) -> None: ...
 def macs_per_ns() -> int: ...
+
+# ------------------------------------------------------------------------------------------------------- convolution
+
+class PackedWeights:
+    def kernel(self) -> str: ...
+    def is_current(self) -> bool: ...
+
+def pack_conv(w: Array, groups: int, w_signed: bool, n_threads: int) -> PackedWeights: ...
 def conv(
     x: Array,
     w: Array,
+    packed: PackedWeights | None,
     groups: int,
     strides: tuple[int, ...],
     pads_begin: tuple[int, ...],

@@ -137,13 +137,121 @@ cdef extern from "_kernels/statistics.h" nogil:
     const qt_statistics *qt_choose_statistics(uint32_t, qt_isa)
 
 
+cdef extern from "_kernels/requantize.h" nogil:
+    ctypedef int qt_form
+    const qt_form QT_FORM_MULTIPLIER
+    const qt_form QT_FORM_LITERAL
+    ctypedef struct qt_requantize:
+        qt_form form
+        float y_scale
+        float lo
+        float hi
+        int32_t y_zero
+    void qt_correct_row(uint32_t *, Py_ssize_t, uint32_t, uint32_t, uint32_t, const uint32_t *, const uint32_t *,
+                        const uint32_t *)
+    void qt_multipliers(float, const float *, float, Py_ssize_t, float *)
+    void qt_requantize_row(const qt_requantize *, const uint32_t *, Py_ssize_t, float, const float *, const float *,
+                           uint8_t *)
+    void qt_scatter_u8(const uint8_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, uint8_t *, Py_ssize_t)
+    void qt_scatter_u32(const uint32_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, uint32_t *, Py_ssize_t)
+
+
+cdef extern from "_kernels/conv.h" nogil:
+    ctypedef struct qt_conv:
+        Py_ssize_t[3] size
+        Py_ssize_t[3] kernel
+        Py_ssize_t[3] out
+        Py_ssize_t[3] stride
+        Py_ssize_t[3] pad
+        Py_ssize_t[3] dilation
+        Py_ssize_t channels
+        uint8_t outside
+    ctypedef struct qt_band:
+        Py_ssize_t slice
+        Py_ssize_t line
+        Py_ssize_t column
+        Py_ssize_t lines
+        Py_ssize_t columns
+        Py_ssize_t phases
+        Py_ssize_t rows
+        Py_ssize_t pitch
+        Py_ssize_t slice_bytes
+        Py_ssize_t bytes
+    void qt_band_layout(const qt_conv *, qt_band *)
+    Py_ssize_t qt_band_offset(const qt_conv *, const qt_band *, Py_ssize_t, Py_ssize_t, Py_ssize_t)
+    void qt_band_fill(const qt_conv *, const qt_band *, const uint8_t *, uint8_t *)
+    void qt_copy_lines(const uint8_t *, Py_ssize_t, uint8_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t)
+
+
+cdef extern from "_kernels/conv_ends.h" nogil:
+    ctypedef struct qt_segment:
+        Py_ssize_t from_ "from"
+        Py_ssize_t length
+        Py_ssize_t to
+    ctypedef struct qt_channels:
+        const qt_requantize *q
+        float x_scale
+        const float *w_scale
+        const float *multiplier
+        const uint32_t *add
+    ctypedef struct qt_conv_ends:
+        const char *name
+        qt_isa isa
+        void (*pack_runs)(const uint8_t *, const Py_ssize_t *, Py_ssize_t, Py_ssize_t, uint8_t, void *,
+                          uint32_t *) noexcept nogil
+        void (*finish)(const qt_channels *, Py_ssize_t, const uint32_t *, Py_ssize_t, const uint32_t *,
+                       const qt_segment *, Py_ssize_t, void *, Py_ssize_t) noexcept nogil
+    const qt_conv_ends **QT_CONV_ENDS
+    const int QT_CONV_ENDS_COUNT
+    const qt_conv_ends *qt_choose_conv_ends(uint32_t, qt_isa)
+    bint qt_packs_runs(const qt_conv_ends *, const qt_gemm_u8s8 *)
+
+
+cdef extern from "_kernels/depthwise.h" nogil:
+    const int QT_DEPTHWISE_STEP
+    ctypedef struct qt_depthwise_line:
+        const void *copy
+        const Py_ssize_t *line
+        Py_ssize_t lines
+        Py_ssize_t taps
+        Py_ssize_t stride
+        Py_ssize_t dilation
+        Py_ssize_t n
+        const uint32_t *weights
+        const uint32_t *ones
+        uint32_t init
+        uint32_t w_zero
+        const qt_requantize *q
+        float x_scale
+        float w_scale
+        float multiplier
+        uint32_t *acc
+        uint8_t *codes
+    ctypedef struct qt_depthwise:
+        const char *name
+        qt_isa isa
+        int kr
+        void (*run)(const qt_depthwise_line *) noexcept nogil
+    uint32_t qt_depthwise_weights(const uint8_t *, Py_ssize_t, Py_ssize_t, int, int, int, int32_t, int32_t, uint32_t,
+                                  uint32_t *, uint32_t *)
+    void qt_depthwise_ones(Py_ssize_t, uint32_t *)
+    void qt_depthwise_flip(uint8_t *, Py_ssize_t)
+    void qt_depthwise_widen(const uint8_t *, Py_ssize_t, int, int32_t, int16_t *)
+    const qt_depthwise **QT_DEPTHWISE
+    const int QT_DEPTHWISE_COUNT
+    const qt_depthwise *qt_choose_depthwise(uint32_t, qt_isa)
+    const qt_depthwise *qt_fit_depthwise(const qt_depthwise *, Py_ssize_t, Py_ssize_t, Py_ssize_t)
+
+
 cdef uint32_t _features = qt_detect_cpu()
 cdef str _cap = "auto"
 cdef str _amx = "absent"               # or not asked, granted, refused
-cdef const qt_gemm_u8s8 *_gemm = NULL  # never NULL after import
+cdef const qt_gemm_u8s8 *_gemm = NULL  # never NULL after import, nor are the others
 cdef const qt_quantize *_quantize = NULL
 cdef const qt_dequantize *_dequantize = NULL
 cdef const qt_statistics *_statistics = NULL
+cdef const qt_conv_ends *_conv_ends = NULL
+cdef const qt_depthwise *_depthwise = NULL
 
 
 def has_openmp():
@@ -175,11 +283,15 @@ def isa_state():
     quantize = tuple([_row(QT_QUANTIZE[i].name, QT_QUANTIZE[i].isa) for i in range(QT_QUANTIZE_COUNT)])
     dequantize = tuple([_row(QT_DEQUANTIZE[i].name, QT_DEQUANTIZE[i].isa) for i in range(QT_DEQUANTIZE_COUNT)])
     statistics = tuple([_row(QT_STATISTICS[i].name, QT_STATISTICS[i].isa) for i in range(QT_STATISTICS_COUNT)])
+    conv_ends = tuple([_row(QT_CONV_ENDS[i].name, QT_CONV_ENDS[i].isa) for i in range(QT_CONV_ENDS_COUNT)])
+    depthwise = tuple([_row(QT_DEPTHWISE[i].name, QT_DEPTHWISE[i].isa) for i in range(QT_DEPTHWISE_COUNT)])
     families = (
         ("gemm_u8s8", _row(_gemm.name, _gemm.isa), gemm),
         ("quantize", _row(_quantize.name, _quantize.isa), quantize),
         ("dequantize", _row(_dequantize.name, _dequantize.isa), dequantize),
         ("statistics", _row(_statistics.name, _statistics.isa), statistics),
+        ("conv_ends", _row(_conv_ends.name, _conv_ends.isa), conv_ends),
+        ("depthwise", _row(_depthwise.name, _depthwise.isa), depthwise),
     )
     return features, supported_isas(), _cap, _amx, families
 
@@ -190,11 +302,13 @@ cdef tuple _row(const char *name, qt_isa isa):
 
 cdef void _choose(uint32_t features, qt_isa cap) noexcept:
     """The pointer of every family."""
-    global _gemm, _quantize, _dequantize, _statistics
+    global _gemm, _quantize, _dequantize, _statistics, _conv_ends, _depthwise
     _gemm = qt_choose_gemm_u8s8(features, cap)
     _quantize = qt_choose_quantize(features, cap)
     _dequantize = qt_choose_dequantize(features, cap)
     _statistics = qt_choose_statistics(features, cap)
+    _conv_ends = qt_choose_conv_ends(features, cap)
+    _depthwise = qt_choose_depthwise(features, cap)
 
 
 def set_isa(str name):
@@ -863,42 +977,6 @@ def histogram(
 #   for each task:  pack A block (mc x K, up to 768 KiB)   -> L2, unless this thread packed it for its last task
 #     for each B panel, each slice of K (512 if K > 1024), each A panel:
 #       tile()      (B slice stays in L1; carries out the end of the tile before: corrections, requantization, store)
-#
-# A convolution is the same with the gathered columns of x as A and the weights of a group as B.
-
-cdef extern from "_kernels/requantize.h" nogil:
-    ctypedef int qt_form
-    const qt_form QT_FORM_MULTIPLIER
-    const qt_form QT_FORM_LITERAL
-    ctypedef struct qt_requantize:
-        qt_form form
-        float y_scale
-        float lo
-        float hi
-        int32_t y_zero
-    void qt_correct_row(uint32_t *, Py_ssize_t, uint32_t, uint32_t, uint32_t, const uint32_t *, const uint32_t *,
-                        const uint32_t *)
-    void qt_multipliers(float, const float *, float, Py_ssize_t, float *)
-    void qt_requantize_row(const qt_requantize *, const uint32_t *, Py_ssize_t, float, const float *, const float *,
-                           uint8_t *)
-    void qt_scatter_u8(const uint8_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, uint8_t *, Py_ssize_t)
-    void qt_scatter_u32(const uint32_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, uint32_t *, Py_ssize_t)
-
-
-cdef extern from "_kernels/conv.h" nogil:
-    ctypedef struct qt_conv:
-        Py_ssize_t[3] size
-        Py_ssize_t[3] kernel
-        Py_ssize_t[3] out
-        Py_ssize_t[3] stride
-        Py_ssize_t[3] pad
-        Py_ssize_t[3] dilation
-        Py_ssize_t channels
-        uint8_t outside
-    void qt_im2col(const qt_conv *, const uint8_t *, Py_ssize_t, Py_ssize_t, uint8_t *, Py_ssize_t)
-    void qt_depthwise_line(const qt_conv *, const uint8_t *, const uint8_t *, int, int, int32_t, int32_t, uint32_t,
-                           Py_ssize_t, Py_ssize_t, uint32_t *)
-
 
 cdef struct Product:
     # Shape, blocking and packed B of a family of equal products.
@@ -1547,8 +1625,8 @@ cdef void _stream_task(const Product *p, const Batch *batch, char *base, const u
                           ws.colsum + (j - col))
             i = 0
             while i < width:
-                kernel.tile(padded, ws.a + k0 * mr * kernel.a_size, ws.columns + i * padded * kernel.b_size, p.m, k0 == 0,
-                            ws.acc + (j + i - col) * mr, NULL)
+                kernel.tile(padded, ws.a + k0 * mr * kernel.a_size, ws.columns + i * padded * kernel.b_size, p.m,
+                            k0 == 0, ws.acc + (j + i - col) * mr, NULL)
                 i += nr
             j += width
         k0 += kc
@@ -1571,9 +1649,482 @@ cdef void _stream_task(const Product *p, const Batch *batch, char *base, const u
         kernel.end()
 
 
+# --------------------------------------------------------------------------------------------------------- convolution
+
+# A convolution is a product [channels out][K] x [K][positions] per group of an image, so that its output is written
+# where NCHW wants it. The weights are A, packed once; B is never built: see conv.h for the padded copy of a band of
+# output lines, in which a row of B, one tap of one channel, is one run of bytes.
+#
+#   for each task (image, group, band, range of channels):   copy the band      -> L2   (no copy if nothing is padded)
+#     for each nc positions:   pack B (K x nc) from the runs                     -> L2
+#       for each A panel (mr channels), each tile of columns:
+#         for each kc of K:  micro-kernel      (the sums stay in L1)
+#         per channel: correct, add the bias, requantize, write the segments inside the lines
+#
+# With one input channel per group (depthwise) K is too short for that: a direct kernel over the same copy.
+
+cdef enum:
+    COPY = 524288          # bytes of the copy of a band of a product: a quarter of L2 with the packed B beside it
+    LINE = 16384           # bytes of the copy of a depthwise band: L1
+    RUN_K = 1024           # K of a block
+
+
+cdef struct Channels:
+    # Parameters per output channel, and the one scale and zero point of x.
+    const int32_t *w_zero
+    const int32_t *bias      # NULL: none
+    const float *w_scale     # these three are NULL for int32 out
+    const float *multiplier
+    const qt_requantize *q
+    float x_scale
+    int32_t x_zero
+    int x_sign               # 128 if x is signed, else 0
+    int w_sign
+    bint one_zero            # all channels have the same zero point
+
+
+cdef struct ConvProduct:
+    # Shape and blocking of the products of one convolution.
+    const qt_gemm_u8s8 *kernel
+    const qt_conv_ends *ends
+    bint runs                # the packer takes runs
+    bint direct              # B is in x itself
+    qt_band band             # the layout; all bands share it
+    Py_ssize_t m             # channels out of a group
+    Py_ssize_t m_padded
+    Py_ssize_t k
+    Py_ssize_t k_padded
+    Py_ssize_t nc            # columns of packed B
+    Py_ssize_t kc            # K of a block
+    Py_ssize_t width         # columns of a tile of sums: a B panel if the kernel has tile(), else all nc
+    Py_ssize_t slices        # tasks: slices x line_blocks x column_blocks x ranges per group of an image
+    Py_ssize_t line_blocks
+    Py_ssize_t column_blocks
+    Py_ssize_t ranges
+    Py_ssize_t rows          # channels of a range, a multiple of mr
+    const char *a            # packed weights, a_bytes per group
+    Py_ssize_t a_bytes
+    const uint32_t *rowsum   # m_padded per group
+    const Py_ssize_t *at     # K offsets of the runs
+
+
+cdef struct ConvWorkspace:
+    # One thread's share of the scratch buffer.
+    uint8_t *copy
+    uint8_t *columns         # kc x nc runs, for packers that do not take runs
+    char *b
+    uint32_t *colsum
+    uint32_t *less           # zero point of w times colsum
+    uint32_t *add            # per channel of an A panel
+    uint32_t *acc            # mr x width
+    qt_segment *segments     # of all tiles, those of tile t from first[t] to first[t + 1]
+    Py_ssize_t *first
+
+
+cdef class PackedWeights:
+    """Weights of a convolution as the micro-kernel wants them: not of the depthwise kind, which needs no packing."""
+    cdef const qt_gemm_u8s8 *row
+    cdef Buffer packed, sums
+    cdef Py_ssize_t a_bytes
+
+    def kernel(self):
+        """Name of the micro-kernel whose layout this is."""
+        return self.row.name.decode()
+
+    def is_current(self):
+        """Whether that is the micro-kernel of the next call."""
+        return self.row == _gemm
+
+
+cdef void _conv_blocks(ConvProduct *p) noexcept nogil:
+    """The blocking of the weights, which must not depend on x."""
+    cdef Py_ssize_t blocks, kr = p.kernel.kr
+    p.m_padded = _round_up(p.m, p.kernel.mr)
+    p.k_padded = _round_up(p.k, kr)
+    blocks = 1
+    if p.kernel.tile == NULL:
+        blocks = _max(1, _ceil_div(p.k_padded, _min(RUN_K, p.kernel.max_kc)))
+    p.kc = _max(kr, _round_up(_ceil_div(p.k_padded, blocks), kr))   # equal blocks
+    p.a_bytes = _round_up(p.m_padded * p.k_padded * p.kernel.a_size, 64)
+
+
+cdef void _pack_weights(const ConvProduct *p, const uint8_t *w, uint8_t flip, Py_ssize_t row, char *a,
+                        uint32_t *rowsum) noexcept nogil:
+    """Pack a panel of channels of one group from ``row`` on; ``w``, ``a`` and ``rowsum`` are the group's."""
+    cdef Py_ssize_t k0 = 0, kc, rows = _min(p.kernel.mr, p.m - row)
+    memset(rowsum + row, 0, <size_t>rows * 4)
+    while k0 < p.k_padded:
+        kc = _min(p.kc, p.k_padded - k0)
+        p.kernel.pack_a(w + row * p.k + k0, p.k, 1, rows, _min(kc, p.k - k0), flip,
+                        a + (k0 * p.m_padded + row * kc) * p.kernel.a_size, rowsum + row)
+        k0 += kc
+
+
+def pack_conv(
+    const uint8_t[:, :, :, :, ::1] w not None,  # IN  (channels out, C / groups, kD, kH, kW)
+    Py_ssize_t groups,
+    bint w_signed,
+    int n_threads,
+):
+    """The weights of a convolution, packed for the current micro-kernel."""
+    cdef ConvProduct p
+    cdef PackedWeights packed = PackedWeights()
+    cdef Py_ssize_t blocks, task, group
+    cdef uint8_t flip = 0x80 if w_signed else 0
+    cdef const uint8_t *w_data = &w[0, 0, 0, 0, 0] if w.size else NULL
+    memset(&p, 0, sizeof(p))
+    p.kernel = _gemm
+    p.m = w.shape[0] // groups
+    p.k = w.shape[1] * w.shape[2] * w.shape[3] * w.shape[4]
+    _conv_blocks(&p)
+    packed.row = p.kernel
+    packed.packed = Buffer(groups * p.a_bytes)
+    packed.sums = Buffer(groups * p.m_padded * 4)
+    packed.a_bytes = p.a_bytes
+    cdef char *a = packed.packed.start
+    cdef uint32_t *sums = <uint32_t *>packed.sums.start
+    blocks = _ceil_div(p.m, p.kernel.mr)
+    for task in prange(groups * blocks, nogil=True, schedule="dynamic", chunksize=1, num_threads=n_threads):
+        group = task // blocks
+        _pack_weights(&p, w_data + group * p.m * p.k, flip, task % blocks * p.kernel.mr, a + group * p.a_bytes,
+                      sums + group * p.m_padded)
+    return packed
+
+
+cdef void _conv_plan(ConvProduct *p, const qt_conv *g, Py_ssize_t items, int n_threads) noexcept nogil:
+    """Bands whose copy stays in L2 beside the packed B; two tasks per thread if there are several."""
+    cdef Py_ssize_t wanted = 2 * n_threads if n_threads > 1 else 1, nr = p.kernel.nr, flat, tasks, axis, line
+    p.direct = g.stride[1] == 1 and g.stride[2] == 1
+    for axis in range(3):
+        if g.pad[axis] or (g.out[axis] - 1) * g.stride[axis] + (g.kernel[axis] - 1) * g.dilation[axis] >= g.size[axis]:
+            p.direct = False
+    p.band.phases = g.stride[2]
+    p.band.lines, p.band.columns = 1, g.out[2]
+    qt_band_layout(g, &p.band)
+    if p.direct:
+        p.band.lines = g.out[1]
+    else:
+        line = _max(1, g.channels * p.band.bytes)   # of one output line
+        if line > COPY:
+            p.band.columns = _min(g.out[2], _max(64, g.out[2] * COPY // line))
+        flat = g.channels * g.kernel[0] * g.stride[1] * p.band.phases * p.band.pitch   # of each further line
+        p.band.lines = _min(g.out[1], 1 + _max(0, COPY - line) // _max(1, flat))
+    p.column_blocks = _ceil_div(g.out[2], p.band.columns)
+    p.slices = g.out[0]
+    tasks = items * p.slices * p.column_blocks
+    p.line_blocks = _ceil_div(g.out[1], p.band.lines)
+    if tasks * p.line_blocks < wanted:
+        p.line_blocks = _min(_ceil_div(wanted, tasks), _ceil_div(g.out[1] * p.band.pitch, 64))
+    p.band.lines = _ceil_div(g.out[1], p.line_blocks)   # equal blocks
+    p.line_blocks = _ceil_div(g.out[1], p.band.lines)
+    tasks *= p.line_blocks
+    p.ranges = _min(_ceil_div(wanted, tasks), _ceil_div(p.m, p.kernel.mr))
+    p.rows = _round_up(_ceil_div(p.m, p.ranges), p.kernel.mr)
+    p.ranges = _ceil_div(p.m, p.rows)
+    qt_band_layout(g, &p.band)
+    if p.direct:
+        p.band.pitch = g.size[2]
+        p.band.bytes = 0
+    flat = (p.band.lines - 1) * p.band.pitch + p.band.columns
+    p.nc = _max(1, _min(256, COPY // _max(1, p.k_padded * p.kernel.b_size)) // nr) * nr
+    p.nc = _min(p.nc, _round_up(flat, nr))
+    p.width = nr if p.kernel.tile != NULL else p.nc
+
+
+cdef Py_ssize_t _conv_carve(const ConvProduct *p, const qt_conv *g, char *at, ConvWorkspace *ws) noexcept nogil:
+    """Lay a workspace out at ``at``; returns its size. The only place that knows the sizes."""
+    cdef char *start = at
+    ws.copy = <uint8_t *>at
+    at += _round_up(g.channels * p.band.bytes, 64)
+    ws.columns = <uint8_t *>at
+    at += 0 if p.runs else _round_up(_min(p.kc, p.k_padded) * p.nc, 64)
+    ws.b = at
+    at += _round_up(p.nc * p.k_padded * p.kernel.b_size, 64)
+    ws.colsum = <uint32_t *>at
+    at += _round_up(p.nc * 4, 64)
+    ws.less = <uint32_t *>at
+    at += _round_up(p.nc * 4, 64)
+    ws.acc = <uint32_t *>at
+    at += _round_up(p.kernel.mr * p.width * 4, 64)
+    ws.add = <uint32_t *>at
+    at += _round_up(p.kernel.mr * 4, 64)
+    ws.segments = <qt_segment *>at
+    at += _round_up(p.nc * <Py_ssize_t>sizeof(qt_segment), 64)
+    ws.first = <Py_ssize_t *>at
+    at += _round_up((p.nc // p.width + 1) * <Py_ssize_t>sizeof(Py_ssize_t), 64)
+    return at - start
+
+
+cdef void _conv_offsets(const ConvProduct *p, const qt_conv *g, Py_ssize_t *at) noexcept nogil:
+    """Where the run of each k begins."""
+    cdef Py_ssize_t c, td, th, tw, k = 0
+    for c in range(g.channels):
+        for td in range(g.kernel[0]):
+            for th in range(g.kernel[1]):
+                for tw in range(g.kernel[2]):
+                    if p.direct:
+                        at[k] = (((c * g.size[0] + td * g.dilation[0]) * g.size[1] + th * g.dilation[1]) * g.size[2]
+                                 + tw * g.dilation[2])
+                    else:
+                        at[k] = c * p.band.bytes + qt_band_offset(g, &p.band, td, th, tw)
+                    k += 1
+
+
+cdef Py_ssize_t _conv_segments(const qt_conv *g, const qt_band *b, Py_ssize_t columns, Py_ssize_t col, Py_ssize_t cols,
+                               qt_segment *segments) noexcept nogil:
+    """The runs of real output positions among the flat positions col .. col + cols of a band; returns their number."""
+    cdef Py_ssize_t count = 0, f = col, line, start, stop
+    cdef Py_ssize_t origin = (b.slice * g.out[1] + b.line) * g.out[2] + b.column
+    if b.pitch == g.out[2] and columns == g.out[2]:   # lines follow each other without a gap
+        segments[0].from_, segments[0].length, segments[0].to = 0, cols, origin + col
+        return 1
+    while f < col + cols:
+        line = f // b.pitch
+        start = line * b.pitch
+        stop = _min(col + cols, start + columns)
+        if stop > f:
+            segments[count].from_ = f - col
+            segments[count].length = stop - f
+            segments[count].to = origin + line * g.out[2] + f - start
+            count += 1
+        f = start + b.pitch
+    return count
+
+
+cdef void _conv_pack(const ConvProduct *p, const ConvWorkspace *ws, const uint8_t *source, Py_ssize_t cols,
+                     uint8_t flip) noexcept nogil:
+    """Pack K x cols of B from the runs of ``source``."""
+    cdef Py_ssize_t k0 = 0, kc, real, i
+    cdef char *b
+    memset(ws.colsum, 0, <size_t>p.nc * 4)
+    while k0 < p.k_padded:
+        kc = _min(p.kc, p.k_padded - k0)
+        real = _min(kc, p.k - k0)
+        b = ws.b + k0 * p.nc * p.kernel.b_size
+        if p.runs:
+            p.ends.pack_runs(source, p.at + k0, cols, real, flip, b, ws.colsum)
+        else:
+            for i in range(real):
+                memcpy(ws.columns + i * p.nc, source + p.at[k0 + i], <size_t>cols)
+            p.kernel.pack_b(ws.columns, p.nc, 1, cols, real, flip, b, ws.colsum)
+        k0 += kc
+
+
+cdef void _conv_multiply(const ConvProduct *p, const ConvWorkspace *ws, const char *a, Py_ssize_t row, Py_ssize_t rows,
+                         Py_ssize_t col, Py_ssize_t cols) noexcept nogil:
+    """acc = the A panel at ``row`` times a tile of columns of the packed B."""
+    cdef const qt_gemm_u8s8 *kernel = p.kernel
+    cdef Py_ssize_t k0 = 0, kc, j
+    if kernel.tile != NULL:
+        kernel.tile(p.k_padded, a + row * p.k_padded * kernel.a_size, ws.b + col * p.k_padded * kernel.b_size, rows,
+                    True, ws.acc, NULL)
+        return
+    memset(ws.acc, 0, <size_t>(kernel.mr * p.width) * 4)
+    while k0 < p.k_padded:
+        kc = _min(p.kc, p.k_padded - k0)
+        j = 0
+        while j < cols:
+            kernel.run(kc, a + (k0 * p.m_padded + row * kc) * kernel.a_size,
+                       ws.b + (k0 * p.nc + (col + j) * kc) * kernel.b_size, ws.acc + j, p.width)
+            j += kernel.nr
+        k0 += kc
+
+
+cdef void _conv_finish(const ConvProduct *p, const ConvWorkspace *ws, const Channels *s, Py_ssize_t channel,
+                       Py_ssize_t rows, Py_ssize_t col, char *out, Py_ssize_t out_bytes) noexcept nogil:
+    """Corrections, bias, requantization and store of a tile; ``out`` is the first channel's."""
+    cdef Py_ssize_t i = 0, n, j, tile = col // p.width, out_ld = out_bytes if s.q != NULL else out_bytes // 4
+    cdef uint32_t w_zero
+    cdef qt_channels c
+    c.q, c.x_scale, c.w_scale, c.multiplier = s.q, s.x_scale, NULL, NULL
+    while i < rows:   # channels with one zero point: as a rule all of them
+        n = rows - i if s.one_zero else 1
+        while i + n < rows and s.w_zero[channel + i + n] == s.w_zero[channel + i]:
+            n += 1
+        if not s.one_zero:
+            w_zero = <uint32_t>(s.w_zero[channel + i] + s.w_sign)
+            for j in range(p.width):
+                ws.less[col + j] = w_zero * ws.colsum[col + j]
+        c.add = ws.add + i
+        if s.q != NULL:
+            c.w_scale, c.multiplier = s.w_scale + channel + i, s.multiplier + channel + i
+        p.ends.finish(&c, n, ws.acc + i * p.width, p.width, ws.less + col, ws.segments + ws.first[tile],
+                      ws.first[tile + 1] - ws.first[tile], out + i * out_bytes, out_ld)
+        i += n
+
+
+cdef void _conv_task(const ConvProduct *p, const qt_conv *g, const Channels *s, char *base, Py_ssize_t group,
+                     Py_ssize_t task, const uint8_t *x, char *out, Py_ssize_t out_bytes) noexcept nogil:
+    """One band and a range of channels of one group of one image; ``x`` and ``out`` are the group's."""
+    cdef ConvWorkspace ws
+    cdef qt_band band = p.band
+    cdef Py_ssize_t lines, columns, flat, block = 0, cols, col, row, rows, c, i, channel, tile
+    cdef Py_ssize_t plane = g.size[1] * g.size[2], first = task % p.ranges * p.rows
+    cdef const uint8_t *source
+    cdef const char *a = p.a + group * p.a_bytes
+    cdef const uint32_t *rowsum = p.rowsum + group * p.m_padded
+    cdef uint32_t w_zero, x_zero = <uint32_t>s.x_zero - (0 if s.x_sign else 128)
+    _conv_carve(p, g, base, &ws)
+    task = task // p.ranges
+    band.column = task % p.column_blocks * band.columns
+    task = task // p.column_blocks
+    band.line = task % p.line_blocks * band.lines
+    band.slice = task // p.line_blocks
+    lines, columns = _min(band.lines, g.out[1] - band.line), _min(band.columns, g.out[2] - band.column)
+    flat = (lines - 1) * band.pitch + columns
+    if p.direct:
+        source = x + band.slice * g.stride[0] * plane + band.line * g.size[2] + band.column
+    else:
+        for c in range(g.channels):
+            qt_band_fill(g, &band, x + c * g.size[0] * plane, ws.copy + c * band.bytes)
+        source = ws.copy
+    if p.kernel.begin != NULL:
+        p.kernel.begin()
+    while block < flat:
+        cols = _min(p.nc, flat - block)
+        _conv_pack(p, &ws, source + block, cols, 0 if s.x_sign else 0x80)
+        if s.one_zero:
+            for i in range(cols):
+                ws.less[i] = <uint32_t>(s.w_zero[0] + s.w_sign) * ws.colsum[i]
+        ws.first[0] = tile = col = 0
+        while col < cols:
+            ws.first[tile + 1] = ws.first[tile] + _conv_segments(
+                g, &band, columns, block + col, _min(p.width, cols - col), ws.segments + ws.first[tile])
+            tile += 1
+            col += p.width
+        row = first
+        while row < _min(first + p.rows, p.m):
+            rows = _min(p.kernel.mr, p.m - row)
+            channel = group * p.m + row
+            for i in range(rows):
+                w_zero = <uint32_t>(s.w_zero[channel + i] + s.w_sign)
+                ws.add[i] = x_zero * (<uint32_t>p.k * w_zero - rowsum[row + i])
+                if s.bias != NULL:
+                    ws.add[i] += <uint32_t>s.bias[channel + i]
+            col = 0
+            while col < cols:
+                _conv_multiply(p, &ws, a, row, rows, col, _min(p.width, cols - col))
+                _conv_finish(p, &ws, s, channel, rows, col, out + row * out_bytes, out_bytes)
+                col += p.width
+            row += rows
+        block += cols
+    if p.kernel.end != NULL:
+        p.kernel.end()
+
+
+cdef struct Depthwise:
+    # The direct kernel of one convolution.
+    const qt_depthwise *row
+    qt_band band             # the layout; all bands share it
+    Py_ssize_t pitch         # of the output positions
+    Py_ssize_t n             # positions of a band
+    Py_ssize_t lines         # of the kernel
+    Py_ssize_t groups        # of weights of a line
+    Py_ssize_t multiplier    # channels out per channel in
+    const Py_ssize_t *line   # where each line of the kernel begins in the copy
+    Py_ssize_t together      # channels whose copies are made before the first is read
+    Py_ssize_t copy_size     # elements of a copy, with the slack that a kernel may read
+
+
+cdef struct DepthwiseWorkspace:
+    uint8_t *copy
+    int16_t *wide
+    uint32_t *weights
+    uint32_t *ones
+    uint32_t *acc
+    uint8_t *codes
+
+
+cdef void _depthwise_plan(Depthwise *p, const qt_conv *g) noexcept nogil:
+    """Bands whose copy stays in L1."""
+    cdef Py_ssize_t ahead
+    p.row = qt_fit_depthwise(_depthwise, g.stride[2], g.dilation[2], g.kernel[2])
+    p.lines = g.kernel[0] * g.kernel[1]
+    p.groups = _ceil_div(g.kernel[2], p.row.kr)
+    p.band.phases = 1
+    p.band.columns = _min(g.out[2], 4096)
+    p.band.lines = 1
+    qt_band_layout(g, &p.band)
+    ahead = p.band.rows - 1
+    p.band.lines = _min(g.out[1], _max(8, LINE // (g.kernel[0] * g.stride[1] * p.band.pitch) - ahead))
+    qt_band_layout(g, &p.band)
+    p.pitch = p.band.pitch // g.stride[2]
+    p.n = _round_up((p.band.lines - 1) * p.pitch + p.band.columns, QT_DEPTHWISE_STEP)
+    # A wide load waits until the narrow stores under it have left the core: so not straight after the copy
+    p.together = 1
+    if g.out[0] == 1 and p.band.lines == g.out[1] and p.band.columns == g.out[2]:
+        p.together = _max(1, _min(8, LINE // p.band.bytes))
+    p.copy_size = _round_up(p.band.bytes + QT_DEPTHWISE_STEP * g.stride[2] + g.kernel[2] + 128, 64)
+
+
+cdef Py_ssize_t _depthwise_carve(const Depthwise *p, const qt_conv *g, bint codes, char *at,
+                                 DepthwiseWorkspace *ws) noexcept nogil:
+    """Lay a workspace out at ``at``; returns its size. The only place that knows the sizes."""
+    cdef char *start = at
+    ws.copy = <uint8_t *>at
+    at += p.together * p.copy_size
+    ws.wide = <int16_t *>at
+    at += p.together * p.copy_size * 2 if p.row.kr == 2 else 0
+    ws.weights = <uint32_t *>at
+    at += _round_up(p.lines * p.groups * 4, 64)
+    ws.ones = <uint32_t *>at
+    at += _round_up(_ceil_div(g.kernel[2], 4) * 4, 64)
+    ws.acc = <uint32_t *>at
+    ws.codes = <uint8_t *>at
+    at += _round_up(p.n * (1 if codes else 4), 64)
+    return at - start
+
+
+cdef void _depthwise_task(const Depthwise *p, const qt_conv *g, const Channels *s, char *base, Py_ssize_t item,
+                          Py_ssize_t items, Py_ssize_t groups, const uint8_t *x, const uint8_t *w,
+                          char *out) noexcept nogil:
+    """The output channels that come from ``items`` input channels, counted over all images, from ``item`` on."""
+    cdef DepthwiseWorkspace ws
+    cdef qt_depthwise_line t
+    cdef qt_band band = p.band
+    cdef Py_ssize_t width = 1 if s.q != NULL else 4, m, i, j, lines, columns, channel, at
+    cdef Py_ssize_t blocks = _ceil_div(g.out[1], band.lines), across = _ceil_div(g.out[2], band.columns)
+    cdef Py_ssize_t positions = g.out[0] * g.out[1] * g.out[2], x_item = g.size[0] * g.size[1] * g.size[2]
+    cdef uint8_t *copy
+    _depthwise_carve(p, g, s.q != NULL, base, &ws)
+    t.line, t.lines, t.taps = p.line, p.lines, g.kernel[2]
+    t.stride, t.dilation = g.stride[2], g.dilation[2]
+    t.weights, t.ones, t.acc, t.codes = ws.weights, ws.ones, ws.acc, ws.codes
+    t.q, t.x_scale = s.q, s.x_scale
+    qt_depthwise_ones(t.taps, ws.ones)
+    for i in range(g.out[0] * blocks * across):
+        band.slice = i // across // blocks
+        band.line = i // across % blocks * band.lines
+        band.column = i % across * band.columns
+        lines, columns = _min(band.lines, g.out[1] - band.line), _min(band.columns, g.out[2] - band.column)
+        at = (band.slice * g.out[1] + band.line) * g.out[2] + band.column
+        for j in range(items):
+            copy = ws.copy + j * p.copy_size
+            qt_band_fill(g, &band, x + (item + j) * x_item, copy)
+            if p.row.kr == 2:
+                qt_depthwise_widen(copy, band.bytes, s.x_sign, s.x_zero, ws.wide + j * p.copy_size)
+            elif s.x_sign:
+                qt_depthwise_flip(copy, band.bytes)
+        t.n = _round_up((lines - 1) * p.pitch + columns, QT_DEPTHWISE_STEP)
+        for j in range(items):
+            t.copy = ws.wide + j * p.copy_size if p.row.kr == 2 else <const void *>(ws.copy + j * p.copy_size)
+            for m in range(p.multiplier):
+                channel = (item + j) % groups * p.multiplier + m
+                t.init = qt_depthwise_weights(
+                    w + channel * p.lines * g.kernel[2], p.lines, g.kernel[2], p.row.kr, s.x_sign, s.w_sign, s.x_zero,
+                    s.w_zero[channel], <uint32_t>s.bias[channel] if s.bias != NULL else 0, ws.weights, &t.w_zero)
+                if s.q != NULL:
+                    t.w_scale, t.multiplier = s.w_scale[channel], s.multiplier[channel]
+                p.row.run(&t)
+                qt_copy_lines(ws.codes, p.pitch * width,
+                              <uint8_t *>out + (((item + j) * p.multiplier + m) * positions + at) * width,
+                              g.out[2] * width, lines, columns * width)
+
+
 def conv(
     const uint8_t[:, :, :, :, ::1] x not None,  # IN  (batch, C, D, H, W)
     const uint8_t[:, :, :, :, ::1] w not None,  # IN  (channels out, C / groups, kD, kH, kW)
+    PackedWeights packed,                       # IN  of the same w, or None
     Py_ssize_t groups,
     tuple strides,
     tuple pads_begin,
@@ -1594,18 +2145,18 @@ def conv(
     int n_threads,
 ):
     """ConvInteger into ``out32``, or QLinearConv into ``out8``. Shapes are the caller's duty."""
-    cdef Product p
+    cdef ConvProduct p
+    cdef Depthwise d
     cdef qt_conv g
+    cdef Channels s
     cdef qt_requantize q = _requantize(y_scale, y_zero, y_signed, literal)
     cdef bint codes = out8 is not None
-    cdef Py_ssize_t batch = x.shape[0], channels = w.shape[0], tasks, col_groups, stride, task, group, axis
-    cdef Py_ssize_t item
-    cdef int32_t x_zero32 = x_zero
-    cdef Workspace probe
-    cdef Sides s
+    cdef Py_ssize_t batch = x.shape[0], channels = w.shape[0], tasks, stride, task, item, axis, positions
+    cdef ConvWorkspace probe
+    cdef DepthwiseWorkspace depthwise_probe
     cdef char *base
-    cdef int x_sign = 128 if x_signed else 0, w_sign = 128 if w_signed else 0
     memset(&p, 0, sizeof(p))
+    memset(&d, 0, sizeof(d))
     for axis in range(3):
         g.size[axis] = x.shape[2 + axis]
         g.kernel[axis] = w.shape[2 + axis]
@@ -1615,99 +2166,71 @@ def conv(
         g.dilation[axis] = dilations[axis]
     g.channels = w.shape[1]
     g.outside = <uint8_t>(x_zero & 0xFF)
-    p.m = g.out[0] * g.out[1] * g.out[2]
-    p.n = channels // groups
-    p.k = g.channels * g.kernel[0] * g.kernel[1] * g.kernel[2]
-    if batch == 0 or channels == 0 or p.m == 0:
+    positions = g.out[0] * g.out[1] * g.out[2]
+    if batch == 0 or channels == 0 or positions == 0:
         return
     cdef const uint8_t *x_data = &x[0, 0, 0, 0, 0] if x.size else NULL
     cdef const uint8_t *w_data = &w[0, 0, 0, 0, 0] if w.size else NULL
-    cdef Py_ssize_t x_item = g.channels * g.size[0] * g.size[1] * g.size[2], width = 1 if codes else 4
+    cdef Py_ssize_t x_item = g.channels * g.size[0] * g.size[1] * g.size[2]
+    cdef Py_ssize_t out_bytes = positions * (1 if codes else 4)   # of a channel
     cdef char *out = <char *>&out8[0, 0, 0, 0, 0] if codes else <char *>&out32[0, 0, 0, 0, 0]
-    p.kernel = _gemm
-    p.a_flip = 0x80 if x_signed else 0
-    p.b_flip = 0 if w_signed else 0x80
-    p.transposed = True
-    p.requantize = &q if codes else NULL
-    s.a_zero = &x_zero32
-    s.a_zero_step = 0
-    s.b_zero = &w_zero[0]
-    s.b_zero_step = 1
+    multipliers = Buffer(channels * 4)
+    s.w_zero = &w_zero[0]
     s.bias = &bias[0] if bias is not None else NULL
-    s.a_scale = &x_scale[0] if codes else NULL
-    s.a_scale_step = 0
-    s.b_scale = &w_scale[0] if codes else NULL
-    s.b_scale_step = 1
-    if g.channels == 1:
-        n_threads = <int>_min(n_threads, batch * channels)
-        stride = 3 * _round_up(g.out[2] * 4, 64)
+    s.w_scale, s.multiplier, s.q, s.x_scale = NULL, NULL, NULL, 0
+    s.x_zero, s.x_sign, s.w_sign = x_zero, 128 if x_signed else 0, 128 if w_signed else 0
+    s.one_zero = True
+    for item in range(channels):
+        s.one_zero = s.one_zero and w_zero[item] == w_zero[0]
+    if codes:
+        s.q, s.x_scale, s.w_scale = &q, x_scale[0], &w_scale[0]
+        s.multiplier = <float *>(<Buffer>multipliers).start
+        qt_multipliers(s.x_scale, s.w_scale, y_scale, channels, <float *>(<Buffer>multipliers).start)
+    p.m = channels // groups
+    p.k = g.channels * g.kernel[0] * g.kernel[1] * g.kernel[2]
+    if g.channels == 1 and p.k:
+        d.multiplier = p.m
+        _depthwise_plan(&d, &g)
+        offsets = Buffer(d.lines * <Py_ssize_t>sizeof(Py_ssize_t))
+        d.line = <Py_ssize_t *>(<Buffer>offsets).start
+        for axis in range(d.lines):
+            (<Py_ssize_t *>(<Buffer>offsets).start)[axis] = qt_band_offset(
+                &g, &d.band, axis // g.kernel[1], axis % g.kernel[1], 0)
+        tasks = _ceil_div(batch * groups, d.together)
+        n_threads = <int>_min(n_threads, tasks)
+        stride = _depthwise_carve(&d, &g, codes, NULL, &depthwise_probe)
         scratch = Buffer(stride * n_threads)
         base = (<Buffer>scratch).start
+        memset(base, 0, <size_t>(stride * n_threads))   # the slack is read, if for nothing
         with nogil, parallel(num_threads=n_threads):
-            for task in prange(batch * channels, schedule="dynamic", chunksize=1):
-                _depthwise_task(&p, &g, &s, base + threadid() * stride, task % channels,
-                                x_data + (task // channels * groups + task % channels // p.n) * x_item, w_data,
-                                x_sign, w_sign, out + task * p.m * width)
+            for task in prange(tasks, schedule="dynamic", chunksize=1):
+                _depthwise_task(&d, &g, &s, base + threadid() * stride, task * d.together,
+                                _min(d.together, batch * groups - task * d.together), groups, x_data, w_data, out)
         return
-    _plan(&p, batch * groups, n_threads)
-    packed = Buffer(groups * p.b_bytes)
-    sums = Buffer(groups * p.n_padded * 4)
-    p.b_packed = (<Buffer>packed).start
-    p.colsum = <uint32_t *>(<Buffer>sums).start
-    tasks = batch * groups * p.row_blocks * p.col_ranges
-    n_threads = <int>_min(n_threads, tasks)
-    stride = _carve(&p, True, NULL, &probe)
+    if packed is None:
+        packed = pack_conv(w, groups, w_signed, n_threads)
+    p.kernel = packed.row
+    p.a, p.a_bytes, p.rowsum = packed.packed.start, packed.a_bytes, <uint32_t *>packed.sums.start
+    _conv_blocks(&p)
+    p.ends = _conv_ends
+    p.runs = qt_packs_runs(p.ends, p.kernel)
+    _conv_plan(&p, &g, batch * groups, n_threads)
+    offsets = Buffer(p.k * <Py_ssize_t>sizeof(Py_ssize_t))
+    p.at = <Py_ssize_t *>(<Buffer>offsets).start
+    _conv_offsets(&p, &g, <Py_ssize_t *>(<Buffer>offsets).start)
+    tasks = p.slices * p.line_blocks * p.column_blocks * p.ranges
+    n_threads = <int>_min(n_threads, batch * groups * tasks)
+    stride = _conv_carve(&p, &g, NULL, &probe)
     scratch = Buffer(stride * n_threads)
     base = (<Buffer>scratch).start
-    col_groups = _ceil_div(p.n, p.nc)
-    for group in prange(groups * col_groups, nogil=True, schedule="dynamic", chunksize=1, num_threads=n_threads):
-        _pack_b(&p, group // col_groups, group % col_groups * p.nc, p.nc, w_data + group // col_groups * p.n * p.k, 1,
-                p.k)
     with nogil, parallel(num_threads=n_threads):
-        for task in prange(tasks, schedule="dynamic", chunksize=1):
-            item = task // p.col_ranges // p.row_blocks
-            _conv_task(&p, &g, &s, base + threadid() * stride, item % groups, task // p.col_ranges % p.row_blocks,
-                       task % p.col_ranges, x_data + item * x_item, out + item * p.n * p.m * width)
+        for task in prange(batch * groups * tasks, schedule="dynamic", chunksize=1):
+            item = task // tasks
+            _conv_task(&p, &g, &s, base + threadid() * stride, item % groups, task % tasks, x_data + item * x_item,
+                       out + item * p.m * out_bytes, out_bytes)
 
 
-cdef void _conv_task(const Product *p, const qt_conv *g, const Sides *all_groups, char *base, Py_ssize_t group,
-                     Py_ssize_t row_block, Py_ssize_t col_range, const uint8_t *x, char *out) noexcept nogil:
-    """One block of output positions and a range of channels of one group of one image."""
-    cdef Workspace ws
-    cdef Sides s = all_groups[0]
-    cdef Py_ssize_t row = row_block * p.mc, rows = _min(p.mc, p.m - row), col = col_range * p.cols
-    _carve(p, True, base, &ws)
-    s.b_zero += group * p.n
-    if s.bias != NULL:
-        s.bias += group * p.n
-    if s.b_scale != NULL:
-        s.b_scale += group * p.n
-    qt_im2col(g, x, row, rows, ws.columns, p.mc)
-    _pack_a(p, &ws, ws.columns, 1, p.mc, rows)
-    _multiply(p, &ws, &s, group, row, rows, col, _min(col + p.cols, p.n), out)
-
-
-cdef void _depthwise_task(const Product *p, const qt_conv *g, const Sides *s, char *base, Py_ssize_t channel,
-                          const uint8_t *x, const uint8_t *w, int x_sign, int w_sign, char *out) noexcept nogil:
-    """One output channel of one image, from its one input channel."""
-    cdef Py_ssize_t part = _round_up(g.out[2] * 4, 64), line, j
-    cdef uint32_t *acc = <uint32_t *>base
-    cdef float *b_scale = <float *>(base + part)
-    cdef float *multiplier = <float *>(base + 2 * part)
-    cdef uint32_t bias = <uint32_t>s.bias[channel] if s.bias != NULL else 0
-    if p.requantize != NULL:
-        for j in range(g.out[2]):
-            b_scale[j] = s.b_scale[channel]
-        qt_multipliers(s.a_scale[0], b_scale, p.requantize.y_scale, g.out[2], multiplier)
-    for line in range(g.out[0] * g.out[1]):
-        if p.requantize == NULL:
-            acc = <uint32_t *>out + line * g.out[2]
-        qt_depthwise_line(g, x, w + channel * p.k, x_sign, w_sign, s.a_zero[0], s.b_zero[channel], bias,
-                          line // g.out[1], line % g.out[1], acc)
-        if p.requantize != NULL:
-            qt_requantize_row(p.requantize, acc, g.out[2], s.a_scale[0], b_scale, multiplier,
-                              <uint8_t *>out + line * g.out[2])
-
+# ------------------------------------------------------------------------------------------------- dynamic quantization
 
 def dynamic_quantize(
     const float[::1] x not None,   # IN  any shape, flattened

@@ -1,10 +1,17 @@
-/* Convolution: a matrix product whose left operand is gathered, or, with one input channel per group, a direct sum.
+/* Convolution: the padded copy of an image in which every kernel tap is one contiguous run of positions.
  *
  * Index 0, 1, 2 of every array is depth, height, width; 1-D and 2-D convolutions have leading axes of length 1.
  *
  *     y[n,m,o] = sum over c,t of  x[n, c, o*stride - pad + t*dilation] * w[m,c,t]
  *
  * Outside of x lies the zero point of x, so that padding contributes (zp - zp) * w = 0.
+ *
+ * The copy. A band is a block of output lines of one output slice. Its input lines are laid out with one pitch for all
+ * lines, padding included, and lines (and, for matrix products, columns) are sorted by their remainder modulo the stride.
+ * Then output position (line i, column j) is the flat index f = i*pitch + j, and its sample at tap t is
+ * copy[offset(t) + f]: whatever the stride and the dilation, a tap is a constant offset. So neither kernel gathers: the
+ * rows of the matrix that im2col would build are runs of the copy. The price is that a few flat indices per line, those
+ * that straddle the end of a line, are computed and thrown away.
  */
 #ifndef QT_CONV_H
 #define QT_CONV_H
@@ -19,83 +26,93 @@ typedef struct {
     uint8_t outside;    /* the byte of the zero point of x */
 } qt_conv;
 
-/* Output positions [*first, *last) along width whose sample at kernel tap t lies inside x, within [o0, o1). */
-static inline void qt_conv_inside(const qt_conv *g, ptrdiff_t t, ptrdiff_t o0, ptrdiff_t o1, ptrdiff_t *first,
-                                  ptrdiff_t *last) {
-    const ptrdiff_t s = g->stride[2], shift = t * g->dilation[2] - g->pad[2]; /* sample = o*s + shift */
-    ptrdiff_t lo = shift >= 0 ? 0 : (-shift + s - 1) / s;
-    ptrdiff_t hi = g->size[2] - shift <= 0 ? 0 : (g->size[2] - shift + s - 1) / s;
-    lo = lo < o0 ? o0 : lo > o1 ? o1 : lo;
-    hi = hi < lo ? lo : hi > o1 ? o1 : hi;
-    *first = lo, *last = hi;
+typedef struct {
+    ptrdiff_t slice, line, column; /* first output position */
+    ptrdiff_t lines, columns;      /* extent in output positions */
+    ptrdiff_t phases;              /* columns are sorted by their remainder modulo this: the stride, or 1 */
+    ptrdiff_t rows, pitch;         /* lines of one phase of the copy, and bytes of a line */
+    ptrdiff_t slice_bytes, bytes;  /* of one input slice, and of all slices of the kernel */
+} qt_band;
+
+/* Fill in rows, pitch and sizes. phases is 1 or the stride of the width. */
+static void qt_band_layout(const qt_conv *g, qt_band *b) {
+    const ptrdiff_t s = g->stride[2], reach = (g->kernel[2] - 1) * g->dilation[2];
+    b->rows = b->lines + (g->kernel[1] - 1) * g->dilation[1] / g->stride[1];
+    b->pitch = b->phases == 1 ? ((b->columns - 1) * s + reach + s) / s * s : b->columns + reach / s;
+    b->slice_bytes = g->stride[1] * b->phases * b->rows * b->pitch;
+    b->bytes = g->kernel[0] * b->slice_bytes;
 }
 
-/* Columns of the gathered matrix for `rows` consecutive output positions from `position` on: dst[k * ld + i].
- *
- * k runs over (channel, taps) as in w. K is the outer axis of dst because neighbouring positions are neighbours in x:
- * with stride 1 each run is one memcpy. The packer transposes it out of the cache.
- */
-static void qt_im2col(const qt_conv *g, const uint8_t *x, ptrdiff_t position, ptrdiff_t rows, uint8_t *dst,
-                      ptrdiff_t ld) {
-    const ptrdiff_t plane = g->size[1] * g->size[2], volume = g->size[0] * plane;
-    for (ptrdiff_t done = 0; done < rows;) { /* one run: consecutive positions of one output line */
-        const ptrdiff_t p = position + done;
-        const ptrdiff_t o0 = p % g->out[2], line = p / g->out[2], oh = line % g->out[1], od = line / g->out[1];
-        const ptrdiff_t run = g->out[2] - o0 < rows - done ? g->out[2] - o0 : rows - done;
-        uint8_t *d = dst + done;
-        for (ptrdiff_t c = 0; c < g->channels; ++c)
-            for (ptrdiff_t td = 0; td < g->kernel[0]; ++td) {
-                const ptrdiff_t id = od * g->stride[0] - g->pad[0] + td * g->dilation[0];
-                for (ptrdiff_t th = 0; th < g->kernel[1]; ++th) {
-                    const ptrdiff_t ih = oh * g->stride[1] - g->pad[1] + th * g->dilation[1];
-                    const int inside = id >= 0 && id < g->size[0] && ih >= 0 && ih < g->size[1];
-                    for (ptrdiff_t tw = 0; tw < g->kernel[2]; ++tw, d += ld) {
-                        ptrdiff_t first = o0, last = o0;
-                        if (inside) qt_conv_inside(g, tw, o0, o0 + run, &first, &last);
-                        memset(d, g->outside, (size_t)(first - o0));
-                        if (last > first) {
-                            const ptrdiff_t shift = tw * g->dilation[2] - g->pad[2], s = g->stride[2];
-                            const uint8_t *from = x + c * volume + id * plane + ih * g->size[2] + first * s + shift;
-                            if (s == 1) memcpy(d + (first - o0), from, (size_t)(last - first));
-                            else
-                                for (ptrdiff_t i = 0; i < last - first; ++i) d[first - o0 + i] = from[i * s];
-                        }
-                        memset(d + (last - o0), g->outside, (size_t)(o0 + run - last));
-                    }
-                }
-            }
-        done += run;
+/* offset(t) of a tap in the copy of a channel. */
+static ptrdiff_t qt_band_offset(const qt_conv *g, const qt_band *b, ptrdiff_t td, ptrdiff_t th, ptrdiff_t tw) {
+    const ptrdiff_t h = th * g->dilation[1], w = tw * g->dilation[2], sh = g->stride[1];
+    return td * b->slice_bytes + ((h % sh * b->phases + w % b->phases) * b->rows + h / sh) * b->pitch + w / b->phases;
+}
+
+/* n bytes, few: a call of memcpy would take longer than the copy. */
+static inline void qt_copy_short(uint8_t *restrict d, const uint8_t *restrict s, ptrdiff_t n) {
+    if (n >= 16) {
+        for (ptrdiff_t i = 0; i < n - 16; i += 16) memcpy(d + i, s + i, 16);
+        memcpy(d + n - 16, s + n - 16, 16);
+    } else if (n >= 8) {
+        memcpy(d, s, 8);
+        memcpy(d + n - 8, s + n - 8, 8);
+    } else if (n >= 4) {
+        memcpy(d, s, 4);
+        memcpy(d + n - 4, s + n - 4, 4);
+    } else {
+        for (ptrdiff_t i = 0; i < n; ++i) d[i] = s[i];
     }
 }
 
-/* One output line (od, oh) of one channel, one input channel: acc[out width], with zero points and bias applied.
- *
- * Direct: a product with K = 9 and one column per group would spend its time on packing. Padding is skipped.
- * Bytes are widened with x_sign and w_sign (128 if signed, else 0): value = (byte ^ sign) - sign.
- */
-static void qt_depthwise_line(const qt_conv *g, const uint8_t *x, const uint8_t *w, int x_sign, int w_sign, int32_t zx,
-                              int32_t zw, uint32_t bias, ptrdiff_t od, ptrdiff_t oh, uint32_t *restrict acc) {
-    for (ptrdiff_t o = 0; o < g->out[2]; ++o) acc[o] = bias;
-    const int32_t x_shift = x_sign + zx;
+/* Lines of `columns` elements from a flat block with a pitch to a dense one. */
+static void qt_copy_lines(const uint8_t *restrict from, ptrdiff_t from_pitch, uint8_t *restrict to, ptrdiff_t to_pitch,
+                          ptrdiff_t lines, ptrdiff_t bytes) {
+    for (ptrdiff_t i = 0; i < lines; ++i) qt_copy_short(to + i * to_pitch, from + i * from_pitch, bytes);
+}
+
+/* ceil(a / s) for a >= 0; the usual stride without the division. */
+static inline ptrdiff_t qt_ceil(ptrdiff_t a, ptrdiff_t s) { return s == 1 ? a : (a + s - 1) / s; }
+
+/* Whether some tap of an axis has this remainder modulo the stride. */
+static inline int qt_phase_used(const qt_conv *g, int axis, ptrdiff_t phases, ptrdiff_t phase) {
+    if (phases == 1) return 1;
+    for (ptrdiff_t t = 0; t < g->kernel[axis] && t < phases; ++t)
+        if (t * g->dilation[axis] % phases == phase) return 1;
+    return 0;
+}
+
+/* The copy of one channel; x is its volume. */
+static void qt_band_fill(const qt_conv *g, const qt_band *b, const uint8_t *restrict x, uint8_t *restrict copy) {
+    const ptrdiff_t sh = g->stride[1], cp = b->phases, width = g->size[2];
+    memset(copy, g->outside, (size_t)b->bytes);
     for (ptrdiff_t td = 0; td < g->kernel[0]; ++td) {
-        const ptrdiff_t id = od * g->stride[0] - g->pad[0] + td * g->dilation[0];
+        const ptrdiff_t id = b->slice * g->stride[0] - g->pad[0] + td * g->dilation[0];
         if (id < 0 || id >= g->size[0]) continue;
-        for (ptrdiff_t th = 0; th < g->kernel[1]; ++th) {
-            const ptrdiff_t ih = oh * g->stride[1] - g->pad[1] + th * g->dilation[1];
-            if (ih < 0 || ih >= g->size[1]) continue;
-            for (ptrdiff_t tw = 0; tw < g->kernel[2]; ++tw) {
-                ptrdiff_t first, last;
-                qt_conv_inside(g, tw, 0, g->out[2], &first, &last);
-                if (last <= first) continue; /* and never form a pointer outside of x */
-                const ptrdiff_t tap = (td * g->kernel[1] + th) * g->kernel[2] + tw, s = g->stride[2];
-                const int32_t weight = (w[tap] ^ w_sign) - w_sign - zw;
-                const uint8_t *from = x + (id * g->size[1] + ih) * g->size[2] + first * s + tw * g->dilation[2] - g->pad[2];
-                if (s == 1)
-                    for (ptrdiff_t i = 0; i < last - first; ++i)
-                        acc[first + i] += (uint32_t)(weight * ((from[i] ^ x_sign) - x_shift));
-                else
-                    for (ptrdiff_t i = 0; i < last - first; ++i)
-                        acc[first + i] += (uint32_t)(weight * ((from[i * s] ^ x_sign) - x_shift));
+        for (ptrdiff_t pw = 0; pw < cp; ++pw) {
+            /* column i of the copy is column i*cp + shift of x */
+            const ptrdiff_t shift = b->column * g->stride[2] - g->pad[2] + pw;
+            const ptrdiff_t first = shift >= 0 ? 0 : qt_ceil(-shift, cp);
+            ptrdiff_t last = width - shift <= 0 ? 0 : qt_ceil(width - shift, cp);
+            last = last > b->pitch ? b->pitch : last;
+            if (last <= first || !qt_phase_used(g, 2, cp, pw)) continue;
+            for (ptrdiff_t ph = 0; ph < sh; ++ph) {
+                if (!qt_phase_used(g, 1, sh, ph)) continue;
+                /* row i of the copy is line i*sh + top of x */
+                const ptrdiff_t top = b->line * sh - g->pad[1] + ph;
+                ptrdiff_t i = top >= 0 ? 0 : qt_ceil(-top, sh);
+                ptrdiff_t stop = g->size[1] - top <= 0 ? 0 : qt_ceil(g->size[1] - top, sh);
+                stop = stop > b->rows ? b->rows : stop;
+                if (i >= stop) continue;
+                const uint8_t *from = x + (id * g->size[1] + i * sh + top) * width + first * cp + shift;
+                uint8_t *to = copy + td * b->slice_bytes + ((ph * cp + pw) * b->rows + i) * b->pitch + first;
+                for (; i < stop; ++i, from += sh * width, to += b->pitch) {
+                    if (cp == 1) qt_copy_short(to, from, last - first);
+                    else if (cp == 2)
+                        for (ptrdiff_t j = 0; j < last - first; ++j) to[j] = from[2 * j];
+                    else
+                        for (ptrdiff_t j = 0; j < last - first; ++j) to[j] = from[j * cp];
+                }
             }
         }
     }

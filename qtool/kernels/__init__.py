@@ -20,10 +20,12 @@ from qtool.kernels.elementwise import (
 )
 from qtool.kernels.integer import (
     PackedB,
+    PackedConv,
     conv_integer,
     dynamic_quantize_linear,
     matmul_integer,
     pack_b,
+    pack_conv_weights,
     qlinear_conv,
     qlinear_matmul,
 )
@@ -34,6 +36,7 @@ __all__ = [
     "KernelChoice",
     "MinMax",
     "PackedB",
+    "PackedConv",
     "abs_mean",
     "absmax",
     "cap_isa",
@@ -48,6 +51,7 @@ __all__ = [
     "min_max",
     "pack",
     "pack_b",
+    "pack_conv_weights",
     "peak",
     "qlinear_conv",
     "qlinear_matmul",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from qtool import _core
 from qtool.errors import KernelError
 from qtool.kernels.threads import MACS_PER_WORK, SERIAL_WORK, effective_num_threads
-from qtool.reference import ConvAttributes, Form, conv_geometry
+from qtool.reference import ConvAttributes, ConvGeometry, Form, conv_geometry
 
 Array = npt.NDArray[Any]
 
@@ -74,7 +75,9 @@ def _zero_point(name: str, value: Array | None, of: str, operand: Array | _Like,
 def _scale(name: str, value: Array, shape: tuple[int, ...], along: int | None) -> NDArray[np.float32]:
     """A scale as float32, in the shape of :func:`_parameter`. float16 and bfloat16 are widened, which is exact."""
     value = np.asarray(value)
-    if value.dtype.name not in ("float32", "float16", "bfloat16"):
+    if value.dtype == np.float32:  # the usual type; the name of a type takes microseconds to build
+        return _parameter(name, value, shape, along)
+    if value.dtype.name not in ("float16", "bfloat16"):
         raise KernelError(f"'{name}' has type {value.dtype}; expected float32, float16 or bfloat16.")
     return _parameter(name, value, shape, along).astype(np.float32)
 
@@ -456,21 +459,105 @@ def qlinear_matmul(
     return product.run(a_zero, b_zero, out, num_threads, (sa, sb, sy, y_zero, y_signed, literal))
 
 
+def _volume(name: str, value: Array) -> NDArray[np.uint8]:
+    """The bytes of an operand of a convolution, contiguous, with leading spatial axes of length 1 up to three."""
+    if not value.flags.c_contiguous:
+        _log.debug("'%s' of shape %s is not contiguous: copied", name, value.shape)
+    shape = (*value.shape[:2], *(1,) * (5 - value.ndim), *value.shape[2:])
+    return np.ascontiguousarray(value).view(np.uint8).reshape(shape)
+
+
+class PackedConv:
+    """Weights of a convolution in the layout of the current micro-kernel; see :func:`pack_conv_weights`.
+
+    Attributes:
+        w: The weights, (M, C/group, k1, ..., kn), a read-only copy.
+        group: The number of groups.
+        kernel: Name of the micro-kernel whose layout this is; None if the weights need no packing (depthwise).
+    """
+
+    def __init__(self, w: Array, group: int, packed: _core.PackedWeights | None) -> None:
+        self.w = w
+        self.group = group
+        self.kernel = None if packed is None else packed.kernel()
+        self._packed = packed
+
+    def layout(self, group: int) -> _core.PackedWeights | None:
+        """What the core takes beside ``w``.
+
+        Raises:
+            KernelError: If packed for another number of groups or another micro-kernel.
+        """
+        if group != self.group:
+            raise KernelError(f"'w' is packed for group={self.group}; the convolution has group={group}.")
+        if self._packed is not None and not self._packed.is_current():
+            raise KernelError(
+                f"'w' is packed for the micro-kernel {self.kernel}; the current one is {_core.isa_state()[4]}.",
+                hint="Pack the weights again after the instruction set changed.",
+            )
+        return self._packed
+
+
+def pack_conv_weights(w: Array, group: int = 1, *, num_threads: int | None = None) -> PackedConv:
+    """Pack the weights of a convolution once, for many calls.
+
+    Args:
+        w: (M, C/group, k1, ..., kn), n <= 3, int8 or uint8.
+        group: The number of groups, a divisor of M.
+        num_threads: See :func:`effective_num_threads`.
+
+    Returns:
+        What :func:`conv_integer` and :func:`qlinear_conv` accept in place of ``w``, for the same results.
+
+    Raises:
+        KernelError: If ``w`` is no weight of ``group`` groups.
+        ConfigError: If ``num_threads`` is not a positive integer.
+    """
+    value, signed = _operand("w", w)
+    if not 3 <= value.ndim <= 5:
+        raise KernelError(f"'w' has shape {value.shape}; expected (M, C/group, k1, ..., kn) with 1 <= n <= 3.")
+    if group < 1 or len(value) % group:
+        raise KernelError(f"'w' has {len(value)} output channels; expected a multiple of group={group}.")
+    value = np.array(value, order="C", copy=True)
+    value.flags.writeable = False
+    packed = None
+    if value.shape[1] != 1:
+        threads = effective_num_threads(num_threads, value.size)
+        packed = _core.pack_conv(_volume("w", value), group, signed, threads)
+    return PackedConv(value, group, packed)
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if np.iterable(value) and not isinstance(value, str) else value
+
+
+@functools.lru_cache(maxsize=1024)
+def _geometry(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: tuple[tuple[str, Any], ...]
+) -> ConvGeometry:
+    """:func:`conv_geometry`, remembered: a small convolution takes less time than its arithmetic in Python."""
+    return conv_geometry(x_shape, w_shape, **dict(attributes))
+
+
 class _Conv:
     """Operands, geometry and buffers of one convolution, with leading spatial axes of length 1 up to three."""
 
     def __init__(
         self,
         x: Array,
-        w: Array,
+        w: Array | PackedConv,
         x_zero_point: Array | None,
         w_zero_point: Array | None,
         attributes: ConvAttributes,
     ) -> None:
+        self.group = attributes.get("group", 1)
+        self.packed = None
+        if isinstance(w, PackedConv):
+            self.packed = w.layout(self.group)
+            w = w.w
         self.x, self.x_signed = _operand("x", x)
         self.w, self.w_signed = _operand("w", w)
-        geometry = conv_geometry(x.shape, w.shape, **attributes)
-        self.group = attributes.get("group", 1)
+        geometry = _geometry(x.shape, w.shape, tuple((k, _hashable(v)) for k, v in attributes.items()))
         rank = x.ndim - 2
         if rank > 3:
             raise KernelError(f"x of shape {x.shape} has {rank} spatial axes; the convolution kernel takes up to 3.")
@@ -482,17 +569,12 @@ class _Conv:
         self.shape = (x.shape[0], w.shape[0], *geometry.output)
         self.padded_shape = (x.shape[0], w.shape[0], *ones, *geometry.output)
         self.work = math.prod(self.shape) * math.prod(w.shape[1:]) // MACS_PER_WORK
-        self.padding = ones
 
     def per_channel(self, value: Array) -> Array:
         """A parameter as one value per output channel, contiguous."""
-        return np.ascontiguousarray(np.broadcast_to(value, (self.w.shape[0],)))
-
-    def _volume(self, name: str, value: Array) -> NDArray[np.uint8]:
-        if not value.flags.c_contiguous:
-            _log.debug("'%s' of shape %s is not contiguous: copied", name, value.shape)
-        shape = (*value.shape[:2], *self.padding, *value.shape[2:])
-        return np.ascontiguousarray(value).view(np.uint8).reshape(shape)
+        if value.ndim == 0:
+            return np.full(self.w.shape[0], value)
+        return np.ascontiguousarray(value)
 
     def run(
         self,
@@ -507,8 +589,9 @@ class _Conv:
         if scales is not None:
             x_scale, w_scale, y_scale, y_zero, y_signed, literal = scales
         _core.conv(
-            self._volume("x", self.x),
-            self._volume("w", self.w),
+            _volume("x", self.x),
+            _volume("w", self.w),
+            self.packed,
             self.group,
             self.strides,
             self.pads_begin,
@@ -533,7 +616,7 @@ class _Conv:
 
 def conv_integer(
     x: Array,
-    w: Array,
+    w: Array | PackedConv,
     x_zero_point: Array | None = None,
     w_zero_point: Array | None = None,
     *,
@@ -544,7 +627,7 @@ def conv_integer(
 
     Args:
         x: (N, C, D1, ..., Dn), n <= 3, int8 or uint8.
-        w: (M, C/group, k1, ..., kn), int8 or uint8.
+        w: (M, C/group, k1, ..., kn), int8 or uint8; or the same from :func:`pack_conv_weights`.
         x_zero_point: Scalar of the type of ``x``; None is 0.
         w_zero_point: Scalar or (M,) of the type of ``w``; None is 0.
         num_threads: See :func:`effective_num_threads`. The result does not depend on it.
@@ -565,7 +648,7 @@ def qlinear_conv(
     x: Array,
     x_scale: Array,
     x_zero_point: Array,
-    w: Array,
+    w: Array | PackedConv,
     w_scale: Array,
     w_zero_point: Array,
     y_scale: Array,
@@ -582,7 +665,7 @@ def qlinear_conv(
         x: (N, C, D1, ..., Dn), n <= 3, int8 or uint8.
         x_scale: Scalar.
         x_zero_point: Scalar of the type of ``x``.
-        w: (M, C/group, k1, ..., kn), int8 or uint8.
+        w: (M, C/group, k1, ..., kn), int8 or uint8; or the same from :func:`pack_conv_weights`.
         w_scale: Scalar or (M,).
         w_zero_point: The shape of ``w_scale``, the type of ``w``.
         y_scale: Scalar.
@@ -603,13 +686,14 @@ def qlinear_conv(
     _same_shape("w", w_scale, w_zero_point)
     conv = _Conv(x, w, x_zero_point, w_zero_point, attributes)
     sx = _scale("x_scale", x_scale, (), None).reshape(1)
-    sw = conv.per_channel(_scale("w_scale", w_scale, (len(w), 1), -2))
+    channels = len(conv.w)
+    sw = conv.per_channel(_scale("w_scale", w_scale, (channels, 1), -2))
     sy = float(_scale("y_scale", y_scale, (), None))
     dtype, y_zero, y_signed = _output_type(y_zero_point)
     if bias is not None:
         bias = np.ascontiguousarray(bias)
-        if bias.dtype != np.int32 or bias.shape != (len(w),):
-            raise KernelError(f"'bias' is {bias.dtype} of shape {bias.shape}; expected int32 of shape ({len(w)},).")
+        if bias.dtype != np.int32 or bias.shape != (channels,):
+            raise KernelError(f"'bias' is {bias.dtype} of shape {bias.shape}; expected int32 of shape ({channels},).")
     out = np.empty(conv.padded_shape, dtype)
     return conv.run(out, bias, num_threads, (sx, sw, sy, y_zero, y_signed, literal))
 

@@ -185,6 +185,190 @@ def test_many_channels_and_positions() -> None:
         assert_same(kernels.conv_integer(x, w, np.uint8(9), pads=[1, 1, 1, 1], num_threads=threads), expected)
 
 
+# ------------------------------------------------------------------------------ edges of the kernels and their blocking
+
+
+def qlinear_operands(rng: np.random.Generator, tx: type, tw: type, x: tuple[int, ...], w: tuple[int, ...]) -> list[Any]:
+    """Random operands of QLinearConv with per-channel scales, zero points and bias, codes over the whole range."""
+    k = int(np.prod(w[1:]))
+    return [
+        random_codes(rng, tx, x),
+        f32(0.02),
+        random_codes(rng, tx, ()),
+        random_codes(rng, tw, w),
+        f32(rng.random(w[0]) * 0.01 + 0.001),
+        random_codes(rng, tw, (w[0],)),
+        f32(0.006 * k**0.5),
+        random_codes(rng, tx, ()),
+        rng.integers(-20_000, 20_000, w[0], dtype=np.int32),
+    ]
+
+
+def assert_matches_reference(args: list[Any], threads: int = 1, form: str = "multiplier", **attributes: Any) -> None:
+    x, _, zx, w, _, zw = args[:6]
+    assert_same(
+        kernels.conv_integer(x, w, zx, zw, num_threads=threads, **attributes),
+        reference.conv_integer(x, w, zx, zw, **attributes),
+    )
+    assert_same(
+        kernels.qlinear_conv(*args, form=form, num_threads=threads, **attributes),
+        reference.qlinear_conv(*args, form=form, **attributes),
+    )
+
+
+WIDTHS = [1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 95, 96, 97, 127, 128, 129]
+
+
+@pair
+@pytest.mark.parametrize("stride", [1, 2, 3])
+@pytest.mark.parametrize("channels", [1, 3], ids=["direct", "gemm"])
+def test_lines_around_the_width_of_a_vector(tx: type, tw: type, stride: int, channels: int) -> None:
+    rng = np.random.default_rng(6)
+    for n, width in enumerate(WIDTHS):
+        taps = (1, 2, 3, 4, 5, 7, 8, 9)[n % 8]
+        size = (width - 1) * stride + taps  # so that the output is `width` wide
+        args = qlinear_operands(rng, tx, tw, (1, 2 * channels, 5, size), (6, channels, 3, taps))
+        assert_matches_reference(args, form=("multiplier", "literal")[n % 2], group=2, strides=[1 + n % 2, stride])
+        pads = [n % 3, taps // 2, (n + 1) % 3, (taps - 1) // 2]
+        assert_matches_reference(args, group=2, strides=[1, stride], pads=pads)
+
+
+@pytest.mark.parametrize("kernel", [(3, 3), (5, 5), (1, 5), (7, 2)], ids=str)
+@pytest.mark.parametrize("multiplier", [1, 2, 3])
+def test_depthwise_kernels(kernel: tuple[int, int], multiplier: int) -> None:
+    rng = np.random.default_rng(7)
+    for stride, dilation, pads in itertools.product((1, 2), (1, 2, 3), ([0, 0, 0, 0], [2, 1, 1, 2], [4, 4, 4, 4])):
+        args = qlinear_operands(rng, np.uint8, np.int8, (2, 3, 23, 21), (3 * multiplier, 1, *kernel))
+        attributes = {"group": 3, "strides": [stride, stride], "dilations": [1, dilation], "pads": pads}
+        assert_matches_reference(args, **attributes)
+        args[5] = np.zeros_like(args[5])  # symmetric weights have a path of their own
+        assert_matches_reference(args, threads=2, **attributes)
+
+
+@pytest.mark.parametrize("outputs", [1, 3, 4, 5, 11, 12, 13, 16, 17, 31, 32, 33, 64, 65])
+def test_channels_around_a_panel(outputs: int) -> None:
+    rng = np.random.default_rng(8)
+    for channels, kernel in ((2, 1), (63, 1), (64, 1), (65, 1), (7, 3)):
+        args = qlinear_operands(rng, np.uint8, np.int8, (1, channels, 6, 11), (outputs, channels, kernel, kernel))
+        assert_matches_reference(args, pads=[kernel // 2] * 4)
+        args[5] = np.full_like(args[5], 3)  # one zero point for all channels has a path of its own
+        assert_matches_reference(args, threads=2, pads=[kernel // 2] * 4)
+
+
+@pair
+@pytest.mark.parametrize("channels", [1, 40], ids=["direct", "gemm"])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_extreme_codes(tx: type, tw: type, channels: int, kernel: int) -> None:
+    lx, hx, lw, hw = np.iinfo(tx).min, np.iinfo(tx).max, np.iinfo(tw).min, np.iinfo(tw).max
+    rng = np.random.default_rng(9)
+    for x, zx, w, zw in itertools.product((lx, hx), (lx, hx), (lw, hw), (lw, hw)):
+        args = qlinear_operands(rng, tx, tw, (1, channels, 6, 34), (2, channels, kernel, kernel))
+        args[0], args[2] = np.full_like(args[0], x), tx(zx)
+        args[3], args[5] = np.full_like(args[3], w), np.full_like(args[5], zw)
+        assert_matches_reference(args, pads=[1] * 4)
+
+
+@pytest.mark.parametrize("channels", [1, 40], ids=["direct", "gemm"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("form", ["multiplier", "literal"])
+def test_quotients_beyond_every_range(channels: int, dtype: type, form: str) -> None:
+    rng = np.random.default_rng(10)
+    args = qlinear_operands(rng, dtype, np.int8, (1, channels, 6, 40), (2, channels, 3, 3))
+    args[0][..., :20] = args[2]  # sums of 0, which become NaN if the scale is infinite
+    args[8][:] = 0
+    for y_scale, w_scale in ((1e-9, 1.0), (1e-38, 1.0), (1e-45, 1e30), (1e38, 1e-30), (3.4e38, 1e-45)):
+        args[4], args[6] = f32([w_scale, w_scale]), f32(y_scale)
+        with np.errstate(all="ignore"):
+            assert_matches_reference(args, form=form)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("x", "w", "attributes"),
+    [
+        ((1, 3, 9000), (3, 1, 5), {"group": 3, "pads": [2, 1]}),
+        ((1, 2, 9000), (4, 1, 4), {"group": 2, "strides": [2]}),
+        ((2, 2, 150, 260), (2, 1, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
+        ((1, 2, 300, 130), (2, 1, 5, 5), {"group": 2, "pads": [2, 1, 0, 3], "strides": [2, 2]}),
+        ((1, 2, 7, 30, 41), (2, 1, 3, 3, 3), {"group": 2, "pads": [1] * 6, "strides": [2, 1, 2]}),
+        ((1, 64, 20_000), (5, 64, 3), {"pads": [1, 1]}),
+        ((1, 48, 150, 130), (3, 48, 3, 3), {"pads": [1, 2, 0, 1], "dilations": [2, 1]}),
+        ((1, 40, 170, 160), (3, 40, 2, 3), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+        ((1, 40, 170, 160), (3, 40, 1, 1), {"strides": [2, 3]}),
+        ((2, 5, 9, 20, 21), (7, 5, 3, 2, 3), {"pads": [1] * 6, "strides": [1, 2, 1], "dilations": [2, 1, 1]}),
+        ((1, 8, 40, 30), (6, 4, 2, 3), {"group": 2}),
+        ((3, 16, 7, 7), (40, 16, 1, 1), {}),
+    ],
+    ids=str,
+)
+def test_bands(x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, Any], threads: int) -> None:
+    args = qlinear_operands(np.random.default_rng(11), np.uint8, np.int8, x, w)
+    assert_matches_reference(args, threads=threads, **attributes)
+
+
+# ------------------------------------------------------------------------------------------------------- packed weights
+
+
+@pair
+@pytest.mark.parametrize(("group", "channels"), [(1, 6), (2, 3), (6, 1)])
+def test_packed_weights_give_the_same(tx: type, tw: type, group: int, channels: int) -> None:
+    args = qlinear_operands(np.random.default_rng(12), tx, tw, (2, 6, 9, 10), (12, channels, 3, 3))
+    attributes: dict[str, Any] = {"group": group, "pads": [1, 1, 1, 1]}
+    expected = kernels.qlinear_conv(*args, **attributes)
+    packed = kernels.pack_conv_weights(args[3], group, num_threads=2)
+    assert (packed.w.shape, packed.group) == (args[3].shape, group)
+    sums = kernels.conv_integer(args[0], args[3], args[2], args[5], **attributes)
+    args[3][:] = 0  # the packed weights are a copy
+    args[3] = packed
+    for threads in (1, 2):
+        assert_same(kernels.qlinear_conv(*args, num_threads=threads, **attributes), expected)
+        assert_same(kernels.conv_integer(args[0], packed, args[2], args[5], num_threads=threads, **attributes), sums)
+
+
+def test_packed_weights_of_another_convolution_or_kernel() -> None:
+    x, w = np.zeros((1, 4, 5, 5), np.uint8), np.zeros((4, 2, 3, 3), np.int8)
+    packed = kernels.pack_conv_weights(w, 2)
+    with pytest.raises(KernelError, match="packed for group=2; the convolution has group=1"):
+        kernels.conv_integer(x[:, :2], packed)
+    with pytest.raises(KernelError, match="input channels"):
+        kernels.conv_integer(x[:, :2], packed, group=2)
+    before = kernels.isa_info()
+    kernels.cap_isa("scalar")
+    try:
+        if packed.kernel == kernels.isa_info().kernel:
+            assert kernels.conv_integer(x, packed, group=2).shape == (1, 4, 3, 3)
+        else:
+            with pytest.raises(KernelError, match="packed for the micro-kernel"):
+                kernels.conv_integer(x, packed, group=2)
+    finally:
+        kernels.cap_isa(before.cap)
+    assert kernels.pack_conv_weights(w[:, :1], 4).kernel is None  # depthwise
+
+
+@pytest.mark.parametrize(
+    ("w", "group", "message"),
+    [
+        (np.zeros((4, 2), np.int8), 1, "expected \\(M, C/group"),
+        (np.zeros((4, 2, 1, 1, 1, 1), np.int8), 1, "expected \\(M, C/group"),
+        (np.zeros((4, 2, 3), np.int8), 3, "multiple of group=3"),
+        (np.zeros((4, 2, 3), np.int8), 0, "multiple of group=0"),
+        (np.zeros((4, 2, 3), np.int32), 1, "'w' has type int32"),
+    ],
+)
+def test_what_cannot_be_packed(w: np.ndarray, group: int, message: str) -> None:
+    with pytest.raises(KernelError, match=message):
+        kernels.pack_conv_weights(w, group)
+
+
+def test_attributes_of_any_integer_type() -> None:
+    x, w = np.ones((1, 2, 6, 6), np.uint8), np.ones((2, 1, 3, 3), np.int8)
+    expected = kernels.conv_integer(x, w, group=2, strides=[2, 2], pads=[1, 0, 1, 0])
+    attributes: dict[str, Any] = {"group": np.int64(2), "strides": np.array([2, 2]), "pads": np.array([1, 0, 1, 0])}
+    assert_same(kernels.conv_integer(x, w, **attributes), expected)
+    with pytest.raises(TypeError, match="stride"):
+        kernels.conv_integer(x, w, group=2, stride=[2, 2])
+
+
 # -------------------------------------------------------------------------------------------------------- onnxruntime
 
 ATTRIBUTES: list[dict[str, Any]] = [

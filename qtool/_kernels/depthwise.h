@@ -1,0 +1,116 @@
+/* The table of depthwise kernels: one input channel, one output channel, over the flat positions of a band (conv.h).
+ *
+ *     acc[f] = init + sum over lines r and taps t of  copy[line[r] + f*stride + t*dilation] * w[r][t]
+ *
+ * Two forms of the copy. Bytes: x' = x ^ 0x80 if x is signed, w' = w ^ 0x80 if w is unsigned, the zero points shifted
+ * alike; init holds what does not depend on the position, and -zw' * sum(x') is left to the kernel, for zw' != 0 only
+ * (symmetric weights have none). 16 bits: x - zx and w - zw, both in -255..255, nothing left to correct.
+ *
+ * To add an ISA: one header that defines qt_depthwise_<name> and one line in depthwise.inc.
+ */
+#ifndef QT_DEPTHWISE_H
+#define QT_DEPTHWISE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "cpu.h"
+#include "requantize.h"
+
+enum { QT_DEPTHWISE_STEP = 64 }; /* a multiple of the positions that any kernel computes at a time */
+
+typedef struct {
+    const void *copy;      /* readable QT_DEPTHWISE_STEP * stride + taps + 64 elements beyond the last position */
+    const ptrdiff_t *line; /* offset of each kernel line in elements */
+    ptrdiff_t lines, taps, stride, dilation;
+    ptrdiff_t n;            /* positions, a multiple of QT_DEPTHWISE_STEP */
+    const uint32_t *weights; /* groups[lines][ceil(taps / kr)] of kr weights of 4 / kr bytes, padded by 0 */
+    const uint32_t *ones;    /* the same with 1 for each weight, one line: bytes only */
+    uint32_t init, w_zero;  /* w_zero: bytes only */
+    const qt_requantize *q; /* NULL: int32 out */
+    float x_scale, w_scale, multiplier;
+    uint32_t *acc;  /* n, int32 out */
+    uint8_t *codes; /* n, 8-bit out */
+} qt_depthwise_line;
+
+typedef struct {
+    const char *name; /* <what>c<kr>__<isa> */
+    qt_isa isa;
+    int kr;         /* taps of one 32-bit group: 4 of bytes, 2 of 16 bits */
+    int max_stride; /* along the width; a dilation along it needs `any` */
+    int any;        /* takes every stride and dilation */
+    void (*run)(const qt_depthwise_line *t);
+} qt_depthwise;
+
+/* Weights of one channel as groups; returns init. x_zero and w_zero are true values; the signs are 128 for a signed
+ * operand, else 0. Groups are put together in registers: a wide load of bytes just stored would wait for them. */
+static uint32_t qt_depthwise_weights(const uint8_t *w, ptrdiff_t lines, ptrdiff_t taps, int kr, int x_sign, int w_sign,
+                                     int32_t x_zero, int32_t w_zero, uint32_t bias, uint32_t *weights,
+                                     uint32_t *w_zero_left) {
+    const int bits = 32 / kr;
+    const int32_t less = kr == 2 ? w_zero : w_sign ? 0 : 128; /* of the stored value */
+    const uint32_t zx = (uint32_t)(x_zero + x_sign), zw = (uint32_t)(w_zero - less), mask = kr == 2 ? 0xFFFF : 0xFF;
+    uint32_t sum = 0;
+    for (ptrdiff_t r = 0; r < lines; ++r)
+        for (ptrdiff_t t = 0; t < taps; ++weights) {
+            uint32_t group = 0;
+            for (int at = 0; at < 32 && t < taps; at += bits, ++t) {
+                const int32_t value = (w[r * taps + t] ^ w_sign) - w_sign - less;
+                sum += (uint32_t)value;
+                group |= ((uint32_t)value & mask) << at;
+            }
+            *weights = group;
+        }
+    *w_zero_left = zw;
+    return kr == 2 ? bias : bias + zx * ((uint32_t)(lines * taps) * zw - sum);
+}
+
+/* Groups of one line with 1 for each weight, for the sums of x. */
+static void qt_depthwise_ones(ptrdiff_t taps, uint32_t *ones) {
+    for (ptrdiff_t t = 0; t < taps; t += 4) *ones++ = taps - t >= 4 ? 0x01010101u : (1u << (8 * (taps - t))) / 0xFF;
+}
+
+/* The copy of a channel from the bytes of x to the form of the kernel; `wide` for 16 bits. */
+static void qt_depthwise_flip(uint8_t *copy, ptrdiff_t n) {
+    for (ptrdiff_t i = 0; i < n; ++i) copy[i] ^= 0x80;
+}
+
+static void qt_depthwise_widen(const uint8_t *restrict copy, ptrdiff_t n, int x_sign, int32_t x_zero,
+                               int16_t *restrict wide) {
+    const uint8_t flip = (uint8_t)x_sign;
+    const int16_t shift = (int16_t)(x_sign + x_zero);
+    for (ptrdiff_t i = 0; i < n; ++i) wide[i] = (int16_t)((uint8_t)(copy[i] ^ flip) - shift);
+}
+
+#include "depthwise_scalar.h"
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#include "depthwise_avx2.h"
+#include "depthwise_avxvnni.h"
+#include "depthwise_avx512vnni.h"
+#endif
+
+static const qt_depthwise *const QT_DEPTHWISE[] = {
+#define QT_UKERNEL(name) &qt_depthwise_##name,
+#include "depthwise.inc"
+#undef QT_UKERNEL
+};
+enum { QT_DEPTHWISE_COUNT = sizeof(QT_DEPTHWISE) / sizeof(QT_DEPTHWISE[0]) };
+
+/* The first row, best first, that the cap admits and the processor has. The scalar row always qualifies. */
+static const qt_depthwise *qt_choose_depthwise(uint32_t features, qt_isa cap) {
+    for (int i = 0; i < QT_DEPTHWISE_COUNT; ++i) {
+        const uint32_t need = QT_ISAS[QT_DEPTHWISE[i]->isa].mask;
+        if (QT_DEPTHWISE[i]->isa <= cap && (features & need) == need) return QT_DEPTHWISE[i];
+    }
+    return QT_DEPTHWISE[QT_DEPTHWISE_COUNT - 1];
+}
+
+/* The chosen row if it takes this stride and dilation, else the scalar row. */
+static const qt_depthwise *qt_fit_depthwise(const qt_depthwise *row, ptrdiff_t stride, ptrdiff_t dilation,
+                                            ptrdiff_t taps) {
+    const int fits = row->any || (stride <= row->max_stride && (dilation == 1 || taps == 1));
+    return fits ? row : QT_DEPTHWISE[QT_DEPTHWISE_COUNT - 1];
+}
+
+#endif
