@@ -108,6 +108,11 @@ def isa_state():
     return features, supported_isas(), _cap, _amx, families
 
 
+def gemm_isa():
+    """Instruction set of the chosen matrix kernel; isa_state() without the rest."""
+    return QT_ISAS[_gemm.isa].name.decode()
+
+
 cdef tuple _row(const char *name, qt_isa isa):
     return name.decode(), QT_ISAS[isa].name.decode()
 

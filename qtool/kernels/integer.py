@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from qtool import _core
 from qtool.errors import KernelError
-from qtool.kernels.threads import MACS_PER_WORK, effective_num_threads
+from qtool.kernels.threads import effective_num_threads, product_work
 from qtool.reference import ConvAttributes, Form, conv_geometry
 
 Array = npt.NDArray[Any]
@@ -114,8 +114,8 @@ def _stack(operand: Array) -> NDArray[np.uint8]:
 class PackedB:
     """The right operand of a matrix product, packed once for many products.
 
-    It holds a copy in the order that the micro-kernel reads, and the sums of the columns: what a product would otherwise
-    do first, and for a few rows of ``a`` longer than it multiplies. ``b`` may change or be freed afterwards.
+    It holds a copy in the order that the micro-kernel reads, and the sums of the columns: what a product would else do
+    first, and for a few rows of ``a`` longer than it multiplies. ``b`` may change or be freed afterwards.
 
     Attributes:
         shape: Of ``b``.
@@ -207,7 +207,8 @@ class _MatMul:
         if not agree:
             raise KernelError(f"a of shape {a.shape} and b of shape {b.shape} do not multiply (numpy.matmul rules).")
         self.m, self.n = self.a.shape[-2], self.b.shape[-1]
-        self.work = math.prod(self.batch) * self.m * self.n * self.a.shape[-1] // MACS_PER_WORK
+        macs = math.prod(self.batch) * self.m * self.n * self.a.shape[-1]
+        self.work = product_work(macs, math.prod(self.b.shape))
         row, column = () if drop_row else (self.m,), () if drop_column else (self.n,)
         self.shape = (*self.batch, *row, *column)
 
@@ -364,7 +365,7 @@ class _Conv:
         self.pads_begin = zeros + geometry.pads_begin
         self.shape = (x.shape[0], w.shape[0], *geometry.output)
         self.padded_shape = (x.shape[0], w.shape[0], *ones, *geometry.output)
-        self.work = math.prod(self.shape) * math.prod(w.shape[1:]) // MACS_PER_WORK
+        self.work = product_work(math.prod(self.shape) * math.prod(w.shape[1:]), w.size)
         self.padding = ones
 
     def per_channel(self, value: Array) -> Array:

@@ -58,6 +58,15 @@ def test_small_work_stays_on_one_thread_unless_asked(monkeypatch: pytest.MonkeyP
     assert kernels.effective_num_threads(2, 0) == 2
 
 
+def test_the_work_of_a_product_depends_on_the_kernel(isa: str) -> None:
+    assert kernels.isa_info().cap == isa
+    macs, weights = 256**3, 256**2
+    serial = threads.product_work(macs, weights) < threads.SERIAL_WORK
+    assert serial == (kernels.isa_info().isa == "amx_int8")  # 17 million multiply-adds: there two threads are slower
+    assert threads.product_work(4096 * 4096, 4096 * 4096) >= threads.SERIAL_WORK  # one row: it is packing
+    assert threads.product_work(0, 0) == 0
+
+
 @pytest.mark.parametrize("bad", [0, -1, True, 1.5, "2", 10**12])
 def test_bad_argument(bad: Any) -> None:
     with pytest.raises(ConfigError, match=r"^num_threads is .*; expected an integer from 1 to 1024\.$"):
