@@ -18,8 +18,6 @@ SERIAL_WORK = 50_000
 """Below this much work a call stays on one thread: waking a team costs what the work does (some 50 microseconds)."""
 MAX_THREADS = 1024
 """The most that may be asked for: an OpenMP runtime that cannot create a thread ends the process."""
-_MACS_PER_WORK = {"scalar": 32, "avx2": 70, "avxvnni": 190, "avx512vnni": 250, "amx_int8": 1000}
-"""Multiply-adds of a matrix kernel in a nanosecond, by instruction set: measured on one core of an AMX server."""
 _PACKED_PER_WORK = 6
 """Bytes of the right operand that are packed in a nanosecond, measured where its rows are pages apart."""
 
@@ -80,7 +78,7 @@ def product_work(macs: int, weights: int) -> int:
         macs: Multiply-adds.
         weights: Elements of the right operand.
     """
-    return macs // _MACS_PER_WORK[_core.gemm_isa()] + weights // _PACKED_PER_WORK
+    return macs // _core.macs_per_ns() + weights // _PACKED_PER_WORK
 
 
 def _checked_threads(name: str, given: object) -> int:
