@@ -138,45 +138,58 @@ static QT_TARGET_AVX2 void qt_pack_a_6c4_16__avx2(const uint8_t *a, ptrdiff_t ro
     qt_pack_a__avx2(a, row_stride, k_stride, rows, kc, flip, 1, (uint8_t *)packed, rowsum);
 }
 
+/* Quads k..stop of one panel of `here` columns, whose lines are contiguous; adds to sums[16]. */
+QT_INLINE_AVX2 void qt_pack_b_lines__avx2(const uint8_t *panel, ptrdiff_t k_stride, ptrdiff_t here, ptrdiff_t k,
+                                          ptrdiff_t stop, ptrdiff_t kc, uint8_t flip, uint8_t *packed, uint32_t *sums) {
+    const __m128i ones8 = _mm_set1_epi8(1), ones16 = _mm_set1_epi16(1), flips = qt_flip_bytes__avx2(flip, here);
+    __m128i line[4], quads[4], sum[4];
+    for (int i = 0; i < 4; ++i) sum[i] = _mm_loadu_si128((const __m128i *)(sums + 4 * i));
+    for (uint8_t *d = packed + 16 * k; k < stop; k += 4, d += 64) {
+        for (int j = 0; j < 4; ++j)
+            line[j] = k + j >= kc ? _mm_setzero_si128()
+                                  : _mm_xor_si128(qt_load_bytes__avx2(panel + (k + j) * k_stride, here), flips);
+        const __m128i t0 = _mm_unpacklo_epi8(line[0], line[1]), t1 = _mm_unpacklo_epi8(line[2], line[3]);
+        const __m128i t2 = _mm_unpackhi_epi8(line[0], line[1]), t3 = _mm_unpackhi_epi8(line[2], line[3]);
+        quads[0] = _mm_unpacklo_epi16(t0, t1), quads[1] = _mm_unpackhi_epi16(t0, t1);
+        quads[2] = _mm_unpacklo_epi16(t2, t3), quads[3] = _mm_unpackhi_epi16(t2, t3);
+        for (int i = 0; i < 4; ++i) {
+            _mm_storeu_si128((__m128i *)(d + 16 * i), quads[i]);
+            sum[i] = _mm_add_epi32(sum[i], _mm_madd_epi16(_mm_maddubs_epi16(ones8, quads[i]), ones16));
+        }
+    }
+    for (int i = 0; i < 4; ++i) _mm_storeu_si128((__m128i *)(sums + 4 * i), sum[i]);
+}
+
 static QT_TARGET_AVX2 void qt_pack_b_16c4__avx2(const uint8_t *b, ptrdiff_t k_stride, ptrdiff_t col_stride,
                                                 ptrdiff_t cols, ptrdiff_t kc, uint8_t flip, void *to,
                                                 uint32_t *colsum) {
-    enum { NR = 16 };
+    enum { NR = 16, GROUP = 128 };
     const ptrdiff_t padded = (kc + 3) & ~(ptrdiff_t)3;
     const __m128i ones8 = _mm_set1_epi8(1), ones16 = _mm_set1_epi16(1);
     uint8_t *packed = (uint8_t *)to;
+    if (col_stride == 1) {
+        /* 16 lines of up to 128 columns at a time: each cache line and page is used up at once, and the lines fit into
+         * the few ways of the cache that a stride of a power of two leaves them */
+        for (ptrdiff_t j0 = 0; j0 < cols; j0 += GROUP) {
+            const ptrdiff_t group = cols - j0 < GROUP ? cols - j0 : GROUP;
+            uint32_t sums[GROUP] = {0};
+            for (ptrdiff_t k = 0; k < padded; k += 16) {
+                const ptrdiff_t stop = k + 16 < padded ? k + 16 : padded;
+                for (ptrdiff_t j = 0; j < group; j += NR) {
+                    const uint8_t *panel = b + j0 + j;
+                    uint8_t *to_panel = packed + (j0 + j) * padded;
+                    if (group - j >= NR) /* a constant: no tests in the loop */
+                        qt_pack_b_lines__avx2(panel, k_stride, NR, k, stop, kc, flip, to_panel, sums + j);
+                    else qt_pack_b_lines__avx2(panel, k_stride, group - j, k, stop, kc, flip, to_panel, sums + j);
+                }
+            }
+            for (ptrdiff_t j = 0; j < group; ++j) colsum[j0 + j] += sums[j];
+        }
+        return;
+    }
     for (ptrdiff_t j0 = 0; j0 < cols; j0 += NR, packed += NR * padded) {
         const ptrdiff_t here = cols - j0 < NR ? cols - j0 : NR;
         const uint8_t *panel = b + j0 * col_stride;
-        if (col_stride == 1) { /* lines of columns */
-            const __m128i flips = qt_flip_bytes__avx2(flip, here);
-            __m128i sum0 = _mm_setzero_si128(), sum1 = sum0, sum2 = sum0, sum3 = sum0, line[4];
-            uint8_t *d = packed;
-            for (ptrdiff_t k = 0; k < padded; k += 4, d += 4 * NR) {
-                for (int j = 0; j < 4; ++j)
-                    line[j] = k + j >= kc ? _mm_setzero_si128()
-                                          : _mm_xor_si128(qt_load_bytes__avx2(panel + (k + j) * k_stride, here), flips);
-                const __m128i t0 = _mm_unpacklo_epi8(line[0], line[1]), t1 = _mm_unpacklo_epi8(line[2], line[3]);
-                const __m128i t2 = _mm_unpackhi_epi8(line[0], line[1]), t3 = _mm_unpackhi_epi8(line[2], line[3]);
-                const __m128i u0 = _mm_unpacklo_epi16(t0, t1), u1 = _mm_unpackhi_epi16(t0, t1);
-                const __m128i u2 = _mm_unpacklo_epi16(t2, t3), u3 = _mm_unpackhi_epi16(t2, t3);
-                _mm_storeu_si128((__m128i *)d, u0);
-                _mm_storeu_si128((__m128i *)(d + 16), u1);
-                _mm_storeu_si128((__m128i *)(d + 32), u2);
-                _mm_storeu_si128((__m128i *)(d + 48), u3);
-                sum0 = _mm_add_epi32(sum0, _mm_madd_epi16(_mm_maddubs_epi16(ones8, u0), ones16));
-                sum1 = _mm_add_epi32(sum1, _mm_madd_epi16(_mm_maddubs_epi16(ones8, u1), ones16));
-                sum2 = _mm_add_epi32(sum2, _mm_madd_epi16(_mm_maddubs_epi16(ones8, u2), ones16));
-                sum3 = _mm_add_epi32(sum3, _mm_madd_epi16(_mm_maddubs_epi16(ones8, u3), ones16));
-            }
-            uint32_t sums[NR];
-            _mm_storeu_si128((__m128i *)sums, sum0);
-            _mm_storeu_si128((__m128i *)(sums + 4), sum1);
-            _mm_storeu_si128((__m128i *)(sums + 8), sum2);
-            _mm_storeu_si128((__m128i *)(sums + 12), sum3);
-            for (ptrdiff_t j = 0; j < here; ++j) colsum[j0 + j] += sums[j];
-            continue;
-        }
         if (here < NR) memset(packed, 0, (size_t)(NR * padded));
         for (ptrdiff_t j = 0; j < here; ++j) {
             const uint8_t *s = panel + j * col_stride;

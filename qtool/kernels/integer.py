@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from qtool import _core
 from qtool.errors import KernelError
-from qtool.kernels.threads import MACS_PER_WORK, SERIAL_WORK, effective_num_threads
+from qtool.kernels.threads import SERIAL_WORK, effective_num_threads, isa_info, product_work
 from qtool.reference import ConvAttributes, ConvGeometry, Form, conv_geometry
 
 Array = npt.NDArray[Any]
@@ -172,7 +172,7 @@ class PackedB:
         """
         if not self._matrices.current:
             raise KernelError(
-                f"'b' is packed for the kernel {self.kernel}; the kernel in force is {_core.isa_state()[4]}.",
+                f"'b' is packed for the kernel {self.kernel}; the kernel in force is {isa_info().kernel}.",
                 hint="Pack it again after the change of QTOOL_ISA.",
             )
         return self._matrices
@@ -208,7 +208,7 @@ class _Pair:
         """The number of threads; 1 at once where nothing else can come out."""
         if type(num_threads) is int and num_threads == 1:
             return 1
-        work = self.m * self.n * self.k // _core.macs_per_ns()
+        work = product_work(self.m * self.n * self.k, 0 if self.b is None else self.k * self.n)
         if num_threads is None and work < SERIAL_WORK and "QTOOL_NUM_THREADS" not in os.environ:
             return 1
         return effective_num_threads(num_threads, work)
@@ -315,7 +315,8 @@ class _MatMul:
         if not agree:
             raise KernelError(f"a of shape {a.shape} and b of shape {b.shape} do not multiply (numpy.matmul rules).")
         self.m, self.n = self.a.shape[-2], self.b.shape[-1]
-        self.work = math.prod(self.batch) * self.m * self.n * self.a.shape[-1] // _core.macs_per_ns()
+        macs = math.prod(self.batch) * self.m * self.n * self.a.shape[-1]
+        self.work = product_work(macs, math.prod(self.b.shape))
         row, column = () if drop_row else (self.m,), () if drop_column else (self.n,)
         self.shape = (*self.batch, *row, *column)
 
@@ -568,7 +569,7 @@ class _Conv:
         self.pads_begin = zeros + geometry.pads_begin
         self.shape = (x.shape[0], w.shape[0], *geometry.output)
         self.padded_shape = (x.shape[0], w.shape[0], *ones, *geometry.output)
-        self.work = math.prod(self.shape) * math.prod(w.shape[1:]) // MACS_PER_WORK
+        self.work = product_work(math.prod(self.shape) * math.prod(w.shape[1:]), w.size)
 
     def per_channel(self, value: Array) -> Array:
         """A parameter as one value per output channel, contiguous."""

@@ -18,8 +18,8 @@ SERIAL_WORK = 50_000
 """Below this much work a call stays on one thread: waking a team costs what the work does (some 50 microseconds)."""
 MAX_THREADS = 1024
 """The most that may be asked for: an OpenMP runtime that cannot create a thread ends the process."""
-MACS_PER_WORK = 32
-"""Multiply-adds of the scalar micro-kernel in the time of one element of an elementwise kernel."""
+_PACKED_PER_WORK = 6
+"""Bytes of the right operand that are packed in a nanosecond, measured where its rows are pages apart."""
 
 _OPENMP = _core.has_openmp()
 
@@ -48,8 +48,8 @@ def effective_num_threads(num_threads: int | None, work: int) -> int:
 
     Args:
         num_threads: Wanted number, at least 1; None asks the environment.
-        work: Size of the call; one unit is about a nanosecond of one core: an element of an elementwise kernel, or 32
-            multiply-adds of a matrix product.
+        work: Size of the call; one unit is about a nanosecond of one core: an element of an elementwise kernel, or what
+            :func:`product_work` says.
 
     Raises:
         ConfigError: If ``num_threads`` or ``QTOOL_NUM_THREADS`` is not an integer from 1 to 1024.
@@ -69,6 +69,16 @@ def effective_num_threads(num_threads: int | None, work: int) -> int:
     if wanted > 1:
         _process.parallel_region_entered = True
     return wanted
+
+
+def product_work(macs: int, weights: int) -> int:
+    """Work of a product or a convolution for :func:`effective_num_threads`, on the matrix kernel that is chosen now.
+
+    Args:
+        macs: Multiply-adds.
+        weights: Elements of the right operand.
+    """
+    return macs // _core.macs_per_ns() + weights // _PACKED_PER_WORK
 
 
 def _checked_threads(name: str, given: object) -> int:

@@ -58,6 +58,15 @@ def test_small_work_stays_on_one_thread_unless_asked(monkeypatch: pytest.MonkeyP
     assert kernels.effective_num_threads(2, 0) == 2
 
 
+def test_the_work_of_a_product_depends_on_the_kernel(isa: str) -> None:
+    assert kernels.isa_info().cap == isa
+    macs, weights = 256**3, 256**2
+    serial = threads.product_work(macs, weights) < threads.SERIAL_WORK
+    assert serial == (kernels.isa_info().isa == "amx_int8")  # 17 million multiply-adds: there two threads are slower
+    assert threads.product_work(4096 * 4096, 4096 * 4096) >= threads.SERIAL_WORK  # one row: it is packing
+    assert threads.product_work(0, 0) == 0
+
+
 @pytest.mark.parametrize("bad", [0, -1, True, 1.5, "2", 10**12])
 def test_bad_argument(bad: Any) -> None:
     with pytest.raises(ConfigError, match=r"^num_threads is .*; expected an integer from 1 to 1024\.$"):
@@ -198,3 +207,78 @@ with ThreadPoolExecutor(4) as pool:
 def test_the_variable_is_read_at_each_call() -> None:
     code = "from qtool import kernels; print(kernels.effective_num_threads(None, 10**9))"
     assert python(code, QTOOL_NUM_THREADS="3").strip() == "3"
+
+
+EVERY_KERNEL = """
+import os
+import ml_dtypes
+import numpy as np
+from qtool import kernels
+from qtool.dtypes import QDTYPES
+
+rng = np.random.default_rng(0)
+f = np.float32
+x = rng.standard_normal((200, 999)).astype(f)
+half, brain = x.astype(np.float16), x.astype(ml_dtypes.bfloat16)
+scale, rows = f(0.02), np.linspace(0.01, 0.02, 200, dtype=f)
+last = np.linspace(0.01, 0.02, 999, dtype=f)
+a = rng.integers(0, 256, (130, 200), dtype=np.uint8)
+b = rng.integers(-128, 128, (200, 130), dtype=np.int8)
+image = rng.integers(0, 256, (2, 8, 23, 19), dtype=np.uint8)
+w = rng.integers(-128, 128, (12, 8, 3, 3), dtype=np.int8)
+each = rng.integers(-128, 128, (8, 1, 3, 3), dtype=np.int8)
+codes = kernels.quantize(x, scale, np.int8(3))
+nibbles = kernels.quantize(x, scale, output_dtype=QDTYPES["int4"])
+packed = kernels.pack(nibbles, QDTYPES["int4"])
+u, s = np.uint8(7), np.int8(0)
+
+CALLS = {
+    "quantize": lambda n: kernels.quantize(x, scale, np.int8(3), num_threads=n),
+    "quantize rows": lambda n: kernels.quantize(x, rows, axis=0, output_dtype=QDTYPES["uint16"], num_threads=n),
+    "quantize columns": lambda n: kernels.quantize(half, last.astype(np.float16), axis=1, num_threads=n),
+    "quantize float8": lambda n: kernels.quantize(x, scale, output_dtype=QDTYPES["float8e4m3fn"], num_threads=n),
+    "dequantize": lambda n: kernels.dequantize(codes, scale, np.int8(3), num_threads=n),
+    "dequantize columns": lambda n: kernels.dequantize(codes, last, num_threads=n),
+    "pack": lambda n: kernels.pack(nibbles, QDTYPES["int4"], num_threads=n),
+    "unpack": lambda n: kernels.unpack(packed, QDTYPES["int4"], x.shape, num_threads=n),
+    "min_max": lambda n: np.array(repr(kernels.min_max(brain, num_threads=n))),
+    "absmax": lambda n: kernels.absmax(x, 1, num_threads=n),
+    "histogram": lambda n: kernels.histogram(x, 3, 9, num_threads=n),
+    "matmul_integer": lambda n: kernels.matmul_integer(a, b, u, num_threads=n),
+    "gemv": lambda n: kernels.matmul_integer(a[:1], b, u, num_threads=n),
+    "qlinear_matmul": lambda n: kernels.qlinear_matmul(a, f(1), u, b, f(1), s, f(99), u, num_threads=n),
+    "conv_integer": lambda n: kernels.conv_integer(image, w, u, num_threads=n),
+    "qlinear_conv": lambda n: kernels.qlinear_conv(image, f(1), u, w, f(1), s, f(99), u, pads=[1] * 4, num_threads=n),
+    "depthwise": lambda n: kernels.qlinear_conv(image, f(1), u, each, f(1), s, f(99), u, group=8, num_threads=n),
+    "dynamic": lambda n: kernels.dynamic_quantize_linear(x, num_threads=n)[0],
+}
+
+def differing(expected, counts):
+    return [name for name, call in CALLS.items() for n in counts if call(n).tobytes() != expected[name]]
+
+for isa in kernels.isa_info().supported:
+    kernels.cap_isa(isa)
+    expected = {name: call(1).tobytes() for name, call in CALLS.items()}
+    wrong = differing(expected, [2, 3, 4])
+    child = os.fork() if hasattr(os, "fork") else None
+    if child == 0:
+        os._exit(len(differing(expected, [1, 2, 4])))
+    print(isa, wrong or "same", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0)
+"""
+
+
+def test_every_kernel_gives_the_same_for_each_thread_count_and_in_a_forked_child() -> None:
+    expected = "".join(f"{isa} same 0\n" for isa in kernels.isa_info().supported)
+    assert python(EVERY_KERNEL, QTOOL_ISA="auto") == expected
+
+
+@needs_openmp
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
+def test_affinity_bounds_the_threads_of_a_real_process() -> None:
+    code = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from qtool import kernels
+print(kernels.effective_num_threads(None, 10**12), kernels.effective_num_threads(2, 10**12))
+"""
+    assert python(code, QTOOL_NUM_THREADS="", OMP_NUM_THREADS="").split() == ["1", "2"]
