@@ -85,7 +85,7 @@ QT_TARGET QT_INLINE void qt_codes8_block__avx512vnni(const float *x, float scale
         if (_mm512_cmp_ps_mask(_mm512_abs_ps(_mm512_reduce_ps(c, 0)), near, _CMP_GE_OQ))
             c = _mm512_min_ps(_mm512_max_ps(_mm512_div_ps(v, s), lo), hi);
         const __m512i codes = _mm512_add_epi32(_mm512_cvtps_epi32(c), _mm512_set1_epi32(zero));
-        _mm512_mask_cvtepi32_storeu_epi8(y + i, k, _mm512_and_si512(codes, _mm512_set1_epi32(type.mask)));
+        _mm_mask_storeu_epi8(y + i, k, _mm512_cvtepi32_epi8(_mm512_and_si512(codes, _mm512_set1_epi32(type.mask))));
     }
 }
 
@@ -166,7 +166,7 @@ QT_TARGET static void qt_codes8_each__avx512vnni(const float *x, const float *s,
         __m512 c = _mm512_div_ps(_mm512_maskz_loadu_ps(k, x + i), _mm512_maskz_loadu_ps(k, s + i));
         c = _mm512_min_ps(_mm512_max_ps(c, lo), hi);
         const __m512i codes = _mm512_add_epi32(_mm512_cvtps_epi32(c), zero);
-        _mm512_mask_cvtepi32_storeu_epi8(y + i, k, _mm512_and_si512(codes, mask));
+        _mm_mask_storeu_epi8(y + i, k, _mm512_cvtepi32_epi8(_mm512_and_si512(codes, mask)));
     }
 }
 
@@ -233,8 +233,8 @@ QT_TARGET static void qt_floats__avx512vnni(const float *x, const float *s, cons
             const __mmask16 k = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xFFFF;
             const __m512 v = _mm512_maskz_loadu_ps(k, x + i), scale = _mm512_maskz_loadu_ps(k, s + i);
             _mm_prefetch((const char *)(x + i + QT_PREFETCH_FLOATS), _MM_HINT_T0);
-            _mm512_mask_cvtepi32_storeu_epi8(
-                y + i, k, qt_float_codes__avx512vnni(v, scale, _mm512_maskz_loadu_ps(k, z + i), &f, beyond));
+            const __m512i codes = qt_float_codes__avx512vnni(v, scale, _mm512_maskz_loadu_ps(k, z + i), &f, beyond);
+            _mm_mask_storeu_epi8(y + i, k, _mm512_cvtepi32_epi8(codes));
         }
         return;
     }
@@ -245,7 +245,8 @@ QT_TARGET static void qt_floats__avx512vnni(const float *x, const float *s, cons
             const __mmask16 k = m - i < 16 ? (__mmask16)((1u << (m - i)) - 1) : (__mmask16)0xFFFF;
             const __m512 v = _mm512_maskz_loadu_ps(k, x + i);
             _mm_prefetch((const char *)(x + i + QT_PREFETCH_FLOATS), _MM_HINT_T0);
-            _mm512_mask_cvtepi32_storeu_epi8(y + i, k, qt_float_codes__avx512vnni(v, s0, z0, &f, beyond));
+            const __m512i codes = qt_float_codes__avx512vnni(v, s0, z0, &f, beyond);
+            _mm_mask_storeu_epi8(y + i, k, _mm512_cvtepi32_epi8(codes)); /* vpmovdb to memory under a mask is slow */
         }
     }
 }
