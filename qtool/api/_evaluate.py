@@ -33,8 +33,8 @@ def evaluate(
         float_model: The reference.
         quant_model: The candidate.
         data: Samples of the float model's inputs.
-        engine: What runs the quantized model: ``ort`` is onnxruntime; ``spec`` follows the ONNX documents to the bit and
-            takes every element type. The float model always runs in onnxruntime.
+        engine: What runs the quantized model: ``ort`` is onnxruntime; ``spec`` follows the ONNX documents to the bit
+            and takes every element type. The float model always runs in onnxruntime.
         labels: Key of the labels in the data.
         metrics: Names of metrics; by default all that the data allow.
         latency: Whether to time both models; with another engine than ``ort`` they are not timed.
