@@ -474,6 +474,16 @@ def test_pools_agree_with_onnxruntime(op, options):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("spatial", [(5,), (2, 3), (2, 3, 4)])
+def test_global_max_pool_keeps_its_axes(spatial):
+    x = np.random.default_rng(1).normal(size=(2, 3, *spatial)).astype(np.float32)
+    proto = built(
+        [helper.make_node("GlobalMaxPool", ["x"], ["y"])], {"x": (1, x.shape)}, {"y": 1}, {}, opset=17, ir_version=8
+    )
+    y = create_session(proto, **SPEC).run({"x": x})["y"]
+    np.testing.assert_array_equal(y, x.reshape(2, 3, -1).max(axis=2).reshape(2, 3, *(1 for _ in spatial)))
+
+
 @pytest.mark.parametrize("order", [0, 1])
 def test_indices_of_max_pool_agree_with_onnxruntime(order):
     text = f"""g (float[2, 3, 9, 8] x) => (float[N, C, H, W] y, int64[N, C, H, W] i)
