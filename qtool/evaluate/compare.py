@@ -66,8 +66,8 @@ def compare(
         progress: Called with (samples done, samples in all) after each batch.
 
     Raises:
-        ConfigError: If the engine is unknown, or a metric is, or needs labels and ``labels`` is None, or a number is
-            not positive.
+        ConfigError: If the engine or a metric is unknown, or a metric needs labels and ``labels`` is None, or a number
+            is not positive.
         ModelError: If a model cannot be read or run, or the two differ in their inputs or outputs.
         DataError: If the samples or the labels do not fit.
     """

@@ -63,6 +63,25 @@ def test_quantize_and_eval(work, qtool_command):
     assert qtool_command("eval", "m.onnx", "m.int8.onnx", "--data", "eval.npz", "--fail-under", "sqnr=200").code == 1
 
 
+def test_the_spec_engine_judges_as_onnxruntime_does(work, qtool_command):
+    assert qtool_command("quantize", "m.onnx", "--calib", "calib.npz").code == 0
+    args = ["eval", "m.onnx", "m.int8.onnx", "--data", "eval.npz", "--json", "-"]
+    spec = strict_json(qtool_command(*args, "--engine", "spec").out)
+    ort = strict_json(qtool_command(*args, "--no-latency").out)
+    assert (spec["engine"], ort["engine"]) == ("spec", "ort")
+    assert spec["latency"] is None
+    (found,), (expected,) = spec["outputs"], ort["outputs"]
+    assert found["values"]["sqnr"] == pytest.approx(expected["values"]["sqnr"], abs=0.01)
+    shown = qtool_command("eval", "m.onnx", "m.int8.onnx", "--data", "eval.npz", "--engine", "spec")
+    assert "Outputs, 160 samples, quantized model in engine spec" in shown.out
+
+
+def test_an_unknown_engine(work, qtool_command):
+    ended = qtool_command("eval", "m.onnx", "m.onnx", "--data", "eval.npz", "--engine", "tvm")
+    assert ended.code == 2
+    assert ended.errors == ["error: Unknown engine 'tvm'; expected one of ort, spec."]
+
+
 def test_qdq_from_another_folder_with_settings_from_a_file(work, qtool_command):
     (work / "c.toml").write_text('[quantize]\nformat = "qlinear"\nper_channel = false\n')
     (work / "sub").mkdir()

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx.parser
@@ -301,3 +302,44 @@ def test_automatic_batch_size() -> None:
 )
 def test_latency_batch_size(largest: int, seconds: float, size: int) -> None:
     assert latency_batch_size(largest, seconds) == size
+
+
+def float4_product() -> onnx.ModelProto:
+    """y = x @ w with w in float4 and e8m0 scales, which onnxruntime does not have."""
+    dequantize = onnx.helper.make_node(
+        "DequantizeLinear", ["q", "s"], ["w"], axis=0, block_size=2, output_dtype=onnx.TensorProto.FLOAT
+    )
+    graph = onnx.helper.make_graph(
+        [dequantize, onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", 1, ["N", 2])],
+        [onnx.helper.make_tensor_value_info("y", 1, ["N", 2])],
+        [
+            onnx.numpy_helper.from_array(np.array([[1, 2], [3, -4]]).astype(ml_dtypes.float4_e2m1fn), "q"),
+            onnx.numpy_helper.from_array(np.array([[1, 0.5]]).astype(ml_dtypes.float8_e8m0fnu), "s"),
+        ],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 24)], ir_version=12)
+
+
+def test_the_spec_engine_judges_what_onnxruntime_refuses() -> None:
+    reference = model("(float[N, 2] x) => (float[N, 2] y) <float[2, 2] w = {1, 1, 3, -2.5}> { y = MatMul(x, w) }")
+    samples = open_samples({"x": np.array([[1, 2]], np.float32)}, create_session(reference).inputs)
+    with pytest.raises(ModelError, match="is not accepted by onnxruntime") as caught:
+        compare(reference, float4_product(), samples)
+    assert caught.value.hint is not None
+    assert "--engine spec" in caught.value.hint
+    report = compare(reference, float4_product(), samples, engine="spec")
+    # (7, -3) against (7, -4)
+    assert report.outputs[0].values["max_abs"] == 1.0
+    assert (report.engine, report.latency) == ("spec", None)
+
+
+def test_what_no_engine_takes_has_no_hint() -> None:
+    reference = model(IDENTITY)
+    samples = open_samples({"x": rows(1, 2, 3)}, create_session(reference).inputs)
+    with pytest.raises(ModelError) as caught:
+        compare(reference, b"nonsense", samples)
+    assert caught.value.hint is None
+    with pytest.raises(ConfigError, match=r"^Unknown engine 'tvm'; expected one of ort, spec\.$"):
+        compare(reference, reference, samples, engine="tvm")

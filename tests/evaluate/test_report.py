@@ -54,6 +54,7 @@ def test_json_is_strict_and_complete() -> None:
         "schema_version": 1,
         "float_model": "m.onnx",
         "quantized_model": "m.int8.onnx",
+        "engine": "ort",
         "samples": 3,
         "sources": [{"path": "eval.npz", "sha256": "00ff"}],
         "metrics": [

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import tracemalloc
 import warnings
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx.backend.test.case.node as shipped
 import pytest
-from onnx import helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
 
-from qtool.runtime import create_session
+import qtool
+from qtool.errors import ConfigError, DataError, ModelError
+from qtool.runtime import TensorInfo, create_session
 from qtool.runtime.spec.operators import OPERATORS
 from tests.kernels.elementwise import assert_same_bits
 
@@ -91,3 +95,455 @@ def test_node_case(name):
 
 def test_there_is_a_case_of_every_operator():
     assert {n.op_type for c in CASES.values() for n in c.model.graph.node} >= {*OPERATORS, "Loop", "If"}
+
+
+# ------------------------------------------------------------------------------------------------------- the protocol
+
+
+@pytest.mark.parametrize("form", ["proto", "bytes", "path", "str"])
+def test_every_form_of_a_model_runs(tmp_path, form):
+    proto = model(RELU)
+    path = tmp_path / "m.onnx"
+    onnx.save(proto, path)
+    given = {"proto": proto, "bytes": proto.SerializeToString(), "path": path, "str": str(path)}[form]
+    session = create_session(given, num_threads=1, **SPEC)
+    x = np.array([[-1.0, 0.0, 2.0, 3.0]], np.float32)
+    result = session.run({"x": x})
+    assert list(result) == ["y", "z"]
+    np.testing.assert_array_equal(result["y"], [[0, 0, 2, 3]])
+    np.testing.assert_array_equal(result["z"], -x)
+    assert list(session.run({"x": x}, ["z", "y"])) == ["z", "y"]
+    assert session.run({"x": x}, []) == {}
+
+
+def test_inputs_and_outputs_are_described():
+    text = "g (float16[N, 3, ?] x, int64 i, int4[2] q, string[N] s) => (float16[N, 3, 8] y) { y = Identity(x) }"
+    session = create_session(model(text, 21, 10), **SPEC)
+    assert session.inputs == (
+        TensorInfo("x", np.dtype(np.float16), ("N", 3, None)),
+        TensorInfo("i", np.dtype(np.int64), ()),
+        TensorInfo("q", np.dtype(ml_dtypes.int4), (2,)),
+        TensorInfo("s", np.dtype(np.str_), ("N",)),
+    )
+    assert session.outputs == (TensorInfo("y", np.dtype(np.float16), ("N", 3, 8)),)
+    assert session.opaque_outputs == {}
+
+
+def test_sequences():
+    text = (
+        "g (float[N] x) => (seq(float[N]) s, float[M] y) { s = SequenceConstruct(x) y = ConcatFromSequence<axis=0>(s) }"
+    )
+    session = create_session(model(text), **SPEC)
+    assert session.opaque_outputs == {"s": "sequence"}
+    assert list(session.run({"x": np.ones(2, np.float32)})) == ["y"]
+    with pytest.raises(ModelError, match="output 's' is sequence, which is no array"):
+        session.run({"x": np.ones(2, np.float32)}, ["s"])
+    proto = model("g (seq(float[N]) x) => (float[M] y) { y = ConcatFromSequence<axis=0>(x) }")
+    with pytest.raises(ModelError, match="input 'x' is sequence; expected a tensor"):
+        create_session(proto, **SPEC)
+
+
+def test_initializers_listed_as_inputs_can_be_replaced():
+    proto = model("g (float[N] x, float[1] w) => (float[N] y) <float[1] w = {2.0}> { y = Mul(x, w) }")
+    session = create_session(proto, **SPEC)
+    assert [info.name for info in session.inputs] == ["x"]
+    x = np.ones(2, np.float32)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], [2, 2])
+    np.testing.assert_array_equal(session.run({"x": x, "w": np.array([3], np.float32)})["y"], [3, 3])
+
+
+def test_a_scale_that_is_an_input_is_no_constant():
+    text = """g (float[1] x, float s) => (float[1] y) <int8[1] q = {2}, float s = {1.0}>
+        { w = DequantizeLinear(q, s) y = Add(x, w) }"""
+    session = create_session(model(text), **SPEC)
+    x = np.ones(1, np.float32)
+    assert session.run({"x": x})["y"] == 3
+    assert session.run({"x": x, "s": np.array(10, np.float32)})["y"] == 21
+
+
+@pytest.mark.parametrize(
+    ("feeds", "said"),
+    [
+        ({}, "required inputs are missing: x"),
+        ({"x": np.ones((1, 4), np.float64)}, "input 'x' is float64; expected float32"),
+        ({"x": np.ones((1, 3), np.float32)}, r"input 'x' has shape \(1, 3\); expected \('N', 4\)"),
+        ({"x": np.ones(4, np.float32)}, r"input 'x' has shape \(4,\); expected 2 axes"),
+        ({"x": np.ones((1, 4), np.float32), "q": np.ones(1)}, "there is no input 'q'; expected x"),
+    ],
+)
+def test_feeds_that_do_not_fit(feeds, said):
+    with pytest.raises(DataError, match=f"^Model does not run on these inputs: {said}"):
+        create_session(model(RELU), **SPEC).run(feeds)
+
+
+def test_a_node_that_fails_is_named_on_one_line():
+    session = create_session(model("g (float[N, 4] x, float[M, 4] z) => (float[K, 4] y) { y = Add(x, z) }"), **SPEC)
+    x, z = np.ones((2, 4), np.float32), np.ones((3, 4), np.float32)
+    with pytest.raises(DataError, match=r"inputs: node Add that gives 'y': operands could not be broadcast") as caught:
+        session.run({"x": x, "z": z})
+    assert "\n" not in caught.value.message
+
+
+def test_models_that_are_refused(tmp_path):
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"not a model")
+    with pytest.raises(ModelError, match=r"broken.onnx' is not accepted by the spec engine: it does not parse"):
+        create_session(broken, **SPEC)
+    with pytest.raises(ModelError, match=r"missing.onnx' is not a file that exists\.$"):
+        create_session(tmp_path / "missing.onnx", **SPEC)
+    foreign = model(RELU)
+    foreign.graph.node[0].domain = "foo"
+    foreign.opset_import.append(helper.make_opsetid("foo", 1))
+    with pytest.raises(ModelError, match=r"is not accepted by the spec engine: .*foo") as caught:
+        create_session(foreign, **SPEC)
+    assert "\n" not in caught.value.message
+    with pytest.raises(ModelError, match=r"has opset 999; onnx .* knows up to"):
+        create_session(model(RELU, 999), **SPEC)
+    with pytest.raises(ModelError, match=r"has no output 'q'; its outputs are y, z\.$"):
+        create_session(model(RELU), **SPEC).run({"x": np.ones((1, 4), np.float32)}, ["q"])
+    with pytest.raises(ConfigError, match="Number of threads is 0"):
+        create_session(model(RELU), num_threads=0, **SPEC)
+
+
+def test_external_data_of_a_proto_is_found_in_its_folder(tmp_path):
+    weight = np.arange(4096, dtype=np.float32)
+    proto = model("g (float[4096] x) => (float[4096] y) { y = Add(x, w) }")
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    path = tmp_path / "m.onnx"
+    onnx.save_model(proto, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    loaded = onnx.load(path, load_external_data=False)
+    x = np.ones(4096, np.float32)
+    for session in (create_session(path, **SPEC), create_session(loaded, base_dir=tmp_path, **SPEC)):
+        np.testing.assert_array_equal(session.run({"x": x})["y"], weight + 1)
+    assert loaded.graph.initializer[0].data_location == TensorProto.EXTERNAL  # the caller's proto is as it was
+    with pytest.raises(ModelError, match=r"^Model keeps 'w' in an external file"):
+        create_session(loaded, **SPEC)
+    (tmp_path / "m.data").unlink()
+    with pytest.raises(ModelError, match="has external data that cannot be read"):
+        create_session(path, **SPEC)
+
+
+def test_outputs_are_the_callers_own():
+    session = create_session(model("g (float[2] x) => (float[2] y) { y = Identity(x) }"), **SPEC)
+    x = np.zeros(2, np.float32)
+    y = session.run({"x": x})["y"]
+    y[:] = 1
+    assert not x.any()
+
+
+def test_values_are_dropped_after_their_last_use():
+    nodes = [helper.make_node("Neg", [f"v{i}"], [f"v{i + 1}"]) for i in range(20)]
+    proto = built(nodes, {"v0": (1, [1 << 18])}, {"v20": 1}, {}, opset=17, ir_version=8)
+    session = create_session(proto, **SPEC)
+    x = np.ones(1 << 18, np.float32)
+    tracemalloc.start()
+    try:
+        session.run({"v0": x})
+        assert tracemalloc.get_traced_memory()[1] < 4 * x.nbytes
+    finally:
+        tracemalloc.stop()
+
+
+# ------------------------------------------------------------------------------------- graphs in graphs, and functions
+
+
+def test_branches_read_what_is_around_them():
+    text = """g (bool c, float[2] x) => (float[2] y) {
+        t = Neg(x)
+        y = If(c) <then_branch = a () => (float[2] p) { p = Relu(t) },
+                  else_branch = b () => (float[2] q) { q = Abs(t) }>
+    }"""
+    session = create_session(model(text), **SPEC)
+    x = np.array([1.0, -2.0], np.float32)
+    np.testing.assert_array_equal(session.run({"c": np.array(True), "x": x})["y"], [0, 2])
+    np.testing.assert_array_equal(session.run({"c": np.array(False), "x": x})["y"], [1, 2])
+
+
+LOOP = """g (int64 n, int64[2] x) => (int64[2] last, int64[K, 2] rows, int64[K] steps) {
+    c = Constant<value = bool {1}>()
+    last, rows, steps = Loop(n, c, x) <body = b (int64 i, bool go, int64[2] v)
+        => (bool on, int64[2] w, int64[2] r, int64 s) { on = Identity(go) w = Add(v, x) r = Mul(w, i) s = Identity(i) }>
+}"""
+
+
+def test_scan_outputs_of_a_loop_are_stacked():
+    session = create_session(model(LOOP), **SPEC)
+    result = session.run({"n": np.array(3), "x": np.array([1, 2])})
+    np.testing.assert_array_equal(result["last"], [4, 8])
+    np.testing.assert_array_equal(result["rows"], [[0, 0], [3, 6], [8, 16]])
+    np.testing.assert_array_equal(result["steps"], [0, 1, 2])
+    none = session.run({"n": np.array(0), "x": np.array([1, 2])})
+    assert none["rows"].shape == (0, 2)
+    assert none["steps"].shape == (0,)
+    np.testing.assert_array_equal(none["last"], [1, 2])
+
+
+def test_functions_and_branches_use_the_kernels():
+    proto = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
+    g (bool c, float[2] x) => (int8[2] y, int8[2] z) <float s = {1.0}, int8 o = {0}> {
+        y = local.q(x, s, o)
+        z = If(c) <then_branch = a () => (int8[2] p) { p = QuantizeLinear(x, s, o) },
+                   else_branch = b () => (int8[2] r) { r = Identity(o2) }>
+    }
+    <domain: "local", opset_import: ["" : 21]> q (a, b, d) => (e) { e = QuantizeLinear(a, b, d) }""".replace(
+            "Identity(o2)", "Identity(y)"
+        )
+    )
+    x = np.array([3e9, np.inf], np.float32)  # onnx.reference gives -128 for both
+    result = create_session(proto, **SPEC).run({"c": np.array(True), "x": x})
+    np.testing.assert_array_equal(result["y"], [127, 127])
+    np.testing.assert_array_equal(result["z"], [127, 127])
+
+
+# ------------------------------------------------------------------------------------------------------- element types
+
+
+def test_float4_in_blocks_with_e8m0_scales():
+    codes = np.array([[0.5, 1.5], [-6, 2], [3, -0.5], [4, 6]], ml_dtypes.float4_e2m1fn)
+    scale = np.array([[2, 0.25], [1, 8]], ml_dtypes.float8_e8m0fnu)
+    dequantize = helper.make_node(
+        "DequantizeLinear", ["w", "s"], ["f"], axis=0, block_size=2, output_dtype=TensorProto.FLOAT
+    )
+    proto = built(
+        [dequantize, helper.make_node("MatMul", ["x", "f"], ["y"])],
+        {"x": (1, ["N", 4])},
+        {"y": 1},
+        {"w": codes, "s": scale},
+        opset=24,
+        ir_version=12,
+    )
+    y = create_session(proto, **SPEC).run({"x": np.array([[1, 2, 3, 4], [0, 0, 1, 0]], np.float32)})["y"]
+    # columns of f: (1, -12, 3, 4) and (0.375, 0.5, -4, 48)
+    np.testing.assert_array_equal(y, [[2, 181.375], [3, -4]])
+
+
+def test_int2_weights_and_activations():
+    proto = built(
+        [
+            helper.make_node("DequantizeLinear", ["w", "s"], ["f"], axis=1),
+            helper.make_node("MatMul", ["x", "f"], ["m"]),
+            helper.make_node("QuantizeLinear", ["m", "t", "z"], ["y"]),
+        ],
+        {"x": (1, ["N", 4])},
+        {"y": TensorProto.UINT2},
+        {
+            "w": np.array([[-2, 1], [0, 1], [1, -1], [-1, -2]], ml_dtypes.int2),
+            "s": np.array([1, 0.5], np.float32),
+            "t": np.float32(1),
+            "z": np.array(1, ml_dtypes.uint2),
+        },
+        opset=25,
+        ir_version=13,
+    )
+    y = create_session(proto, **SPEC).run({"x": np.array([[1, 1, 1, 1], [0, 1, 2, 0]], np.float32)})["y"]
+    # m = (-2, -0.5), (2, -0.5): rint, + 1, saturate to 0..3
+    assert y.dtype == np.dtype(ml_dtypes.uint2)
+    np.testing.assert_array_equal(y.astype(int), [[0, 1], [3, 1]])
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"])
+def test_float8_qdq(name):
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    proto = built(
+        [
+            helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+            helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+        ],
+        {"x": (1, ["N"])},
+        {"y": 1, "q": helper.np_dtype_to_tensor_dtype(dtype)},
+        {"s": np.float32(2), "z": np.array(0, dtype)},
+        opset=19,
+        ir_version=9,
+    )
+    x = np.array([3.0, -1e9, np.inf, 0.0, 2.0625], np.float32)
+    result = create_session(proto, **SPEC).run({"x": x})
+    largest = float(ml_dtypes.finfo(dtype).max)
+    assert result["q"].dtype == dtype
+    np.testing.assert_array_equal(result["y"], [3, -2 * largest, 2 * largest, 0, 2])
+
+
+def test_qlinear_matmul_of_float8():
+    e4 = ml_dtypes.float8_e4m3fn
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(3, 5)).astype(e4), rng.normal(size=(5, 4)).astype(e4)
+    sb = np.array([1, 0.5, 2, 0.25], np.float32)
+    zero = np.zeros((), e4)
+    proto = built(
+        [helper.make_node("QLinearMatMul", ["a", "sa", "za", "b", "sb", "zb", "sy", "zy"], ["y"])],
+        {"a": (17, [3, 5])},
+        {"y": 17},
+        {
+            "b": b,
+            "sa": np.float32(0.5),
+            "za": zero,
+            "sb": sb,
+            "zb": np.zeros(4, e4),
+            "sy": np.float32(0.5),
+            "zy": zero,
+        },
+        opset=21,
+        ir_version=10,
+    )
+    y = create_session(proto, **SPEC).run({"a": a})["y"]
+    assert y.dtype == np.dtype(e4)
+    # products of powers of two and of short sums: exact in float32, so one conversion is all that rounds
+    exact = a.astype(np.float64) @ b.astype(np.float64) * sb
+    np.testing.assert_array_equal(y.astype(np.float32), exact.astype(np.float32).astype(e4).astype(np.float32))
+
+
+def test_qlinear_matmul_rounds_before_it_adds_the_zero_point():
+    proto = built(
+        [helper.make_node("QLinearMatMul", ["a", "s", "z", "b", "s", "z", "t", "zy"], ["y"])],
+        {"a": (2, [1, 1])},
+        {"y": 2},
+        {
+            "b": np.array([[1, 3, 5]], np.uint8),
+            "s": np.float32(1),
+            "z": np.uint8(0),
+            "t": np.float32(2),
+            "zy": np.uint8(1),
+        },
+        opset=21,
+        ir_version=10,
+    )
+    y = create_session(proto, **SPEC).run({"a": np.array([[1]], np.uint8)})["y"]
+    np.testing.assert_array_equal(y, [[1, 3, 3]])  # rint(.5, 1.5, 2.5) + 1
+
+
+def test_a_type_that_the_opset_lacks_is_refused():
+    proto = built(
+        [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["y"])],
+        {"x": (1, [2])},
+        {"y": TensorProto.INT4},
+        {"s": np.float32(1), "z": np.array(0, ml_dtypes.int4)},
+        opset=19,
+        ir_version=10,
+    )
+    with pytest.raises(DataError, match=r"Input 'y_zero_point' is int4; at opset 19 the operator takes .*int8"):
+        create_session(proto, **SPEC).run({"x": np.ones(2, np.float32)})
+
+
+# --------------------------------------------------------------------------------------------------- float operators
+
+
+@pytest.mark.parametrize("dtype", [1, 10])  # onnxruntime has no Conv of float64
+@pytest.mark.parametrize(
+    ("group", "channels", "options"),
+    [
+        (1, 6, "pads = [1, 0, 2, 1], strides = [2, 1]"),
+        (2, 4, "dilations = [2, 1]"),
+        (4, 8, 'auto_pad = "SAME_UPPER", strides = [2, 2]'),
+        (4, 4, 'auto_pad = "SAME_LOWER"'),
+    ],
+)
+def test_conv_agrees_with_onnxruntime(group, channels, options, dtype):
+    kind = {1: "float", 10: "float16"}[dtype]
+    text = f"""g ({kind}[2, 4, 9, 8] x, {kind}[{channels}, {4 // group}, 3, 2] w, {kind}[{channels}] b)
+        => ({kind}[N, C, H, W] y) {{ y = Conv<group = {group}, {options}>(x, w, b) }}"""
+    proto = model(text)
+    rng = np.random.default_rng(1)
+    shapes = {"x": (2, 4, 9, 8), "w": (channels, 4 // group, 3, 2), "b": (channels,)}
+    feeds = {k: rng.normal(size=s).astype(helper.tensor_dtype_to_np_dtype(dtype)) for k, s in shapes.items()}
+    found, expected = (create_session(proto, engine=e).run(feeds)["y"] for e in ("spec", "ort"))
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(found, expected, rtol=2e-3 if dtype == 10 else 1e-5, atol=2e-2 if dtype == 10 else 1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "strides = [2, 3]",
+        "pads = [1, 0, 2, 1], strides = [2, 2], ceil_mode = 1",
+        "dilations = [2, 2]",
+        'auto_pad = "SAME_LOWER", strides = [2, 2]',
+        'auto_pad = "VALID"',
+    ],
+)
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "AveragePool<count_include_pad = 1>"])
+def test_pools_agree_with_onnxruntime(op, options):
+    name, _, more = op.rstrip(">").partition("<")
+    more = f", {more}" if more else ""
+    proto = model(
+        f"g (float[2, 3, 9, 8] x) => (float[N, C, H, W] y) {{ y = {name}<kernel_shape = [3, 2]{more}, {options}>(x) }}",
+        19,
+        9,
+    )
+    x = np.random.default_rng(1).normal(size=(2, 3, 9, 8)).astype(np.float32)
+    found, expected = (create_session(proto, engine=e).run({"x": x})["y"] for e in ("spec", "ort"))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("spatial", [(5,), (2, 3), (2, 3, 4)])
+def test_global_max_pool_keeps_its_axes(spatial):
+    x = np.random.default_rng(1).normal(size=(2, 3, *spatial)).astype(np.float32)
+    proto = built(
+        [helper.make_node("GlobalMaxPool", ["x"], ["y"])], {"x": (1, x.shape)}, {"y": 1}, {}, opset=17, ir_version=8
+    )
+    y = create_session(proto, **SPEC).run({"x": x})["y"]
+    np.testing.assert_array_equal(y, x.reshape(2, 3, -1).max(axis=2).reshape(2, 3, *(1 for _ in spatial)))
+
+
+@pytest.mark.parametrize("order", [0, 1])
+def test_indices_of_max_pool_agree_with_onnxruntime(order):
+    text = f"""g (float[2, 3, 9, 8] x) => (float[N, C, H, W] y, int64[N, C, H, W] i)
+        {{ y, i = MaxPool<kernel_shape = [3, 2], pads = [1, 1, 1, 1], strides = [2, 2],
+            storage_order = {order}>(x) }}"""
+    x = np.random.default_rng(1).normal(size=(2, 3, 9, 8)).astype(np.float32)
+    found, expected = (create_session(model(text), engine=e).run({"x": x}) for e in ("spec", "ort"))
+    for name in ("y", "i"):
+        np.testing.assert_array_equal(found[name], expected[name])
+
+
+# -------------------------------------------------------------------------------------------------------- whole models
+
+
+def with_codes(path) -> onnx.ModelProto:
+    """A model whose 8-bit values are outputs too."""
+    proto = onnx.shape_inference.infer_shapes(onnx.load(path))
+    present = {value.name for value in proto.graph.output}
+    codes = [v for v in proto.graph.value_info if v.type.tensor_type.elem_type in (2, 3) and v.name not in present]
+    assert codes
+    proto.graph.output.extend(codes)
+    return proto
+
+
+@pytest.mark.parametrize("form", ["qlinear", "qdq"])
+def test_the_example_agrees_with_onnxruntime(form, examples, tmp_path):
+    path = tmp_path / "q.onnx"
+    qtool.quantize(examples / "mnist_cnn.onnx", examples / "mnist_calib.npz", output=path, format=form)
+    x = np.load(examples / "mnist_eval.npz")["Input3"]
+    proto = with_codes(path)
+    spec, ort = create_session(proto, **SPEC), create_session(proto, optimize=False)
+    for sample in x[:8]:
+        found, expected = (session.run({"Input3": sample[None]}) for session in (spec, ort))
+        for name, value in expected.items():
+            if value.dtype == np.float32:
+                np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-4)
+            elif form == "qlinear":
+                np.testing.assert_array_equal(found[name], value)
+            else:  # a float sum in another order may fall on the other side of a tie
+                assert np.abs(found[name].astype(int) - value).max() <= 1
+
+
+def sqnr(expected: np.ndarray, found: np.ndarray) -> float:
+    error = found.astype(np.float64) - expected
+    return float(10 * np.log10((expected.astype(np.float64) ** 2).sum() / max((error**2).sum(), 1e-30)))
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize(
+    ("name", "form", "least"),
+    [("efficientnet_lite0", "qlinear", 90), ("efficientnet_lite0", "qdq", 20), ("digits_vit", "qlinear", 40)],
+)
+def test_real_models_agree_with_onnxruntime(name, form, least, zoo, tmp_path):
+    """In QDQ form each operator is a float sum, and a code that differs by one changes what follows."""
+    path = tmp_path / "q.onnx"
+    qtool.quantize(zoo / f"{name}.onnx", zoo / f"{name}_calib.npz", output=path, format=form)
+    spec, ort = create_session(path, **SPEC), create_session(path, optimize=False)
+    data = np.load(zoo / f"{name}_eval.npz")
+    feeds = {info.name: data[info.name][:2].astype(info.dtype) for info in spec.inputs}
+    found, expected = spec.run(feeds), ort.run(feeds)
+    for output, value in expected.items():
+        assert found[output].shape == value.shape
+        assert sqnr(value, found[output]) > least

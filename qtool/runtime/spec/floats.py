@@ -84,6 +84,12 @@ def max_pool(call: Call) -> tuple[Array, ...]:
     return y, indices
 
 
+def global_max_pool(call: Call) -> tuple[Array, ...]:
+    """GlobalMaxPool; ``onnx.reference`` loses axes unless there are two spatial ones."""
+    (x,) = call.arrays(1)
+    return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
 def average_pool(call: Call) -> tuple[Array, ...]:
     """AveragePool; what ceil_mode adds beyond the pads is never counted."""
     (x,) = call.arrays(1)

@@ -23,6 +23,7 @@ OPERATORS: dict[str, Callable[[Call], tuple[Array, ...]]] = {
     "QLinearConv": quantized.qlinear_conv,
     "Conv": floats.conv,
     "MaxPool": floats.max_pool,
+    "GlobalMaxPool": floats.global_max_pool,
     "AveragePool": floats.average_pool,
 }
 

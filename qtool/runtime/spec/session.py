@@ -62,7 +62,7 @@ class SpecSession:
                 hint="Install a newer onnx package.",
             )
         try:
-            onnx.checker.check_model(proto)
+            onnx.checker.check_model(_with_shapes(proto))
             self._evaluator = with_operators(classes(threads))(proto)
         except Exception as error:  # the checker and the evaluator raise whatever they meet
             raise ModelError(f"{self._subject} is not accepted by the spec engine: {_line(error)}") from error
@@ -178,6 +178,22 @@ def _loaded(model: str | Path | bytes | onnx.ModelProto, subject: str, base_dir:
     except Exception as error:  # an OSError, or the checker's error for a path that leaves the folder
         raise ModelError(f"{subject} has external data that cannot be read: {_line(error)}") from error
     return proto
+
+
+def _with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """For the checker, which wants a shape at every input and output where runtimes do without; any shape will do."""
+    if all(v.type.tensor_type.HasField("shape") for v in _tensors(proto)):
+        return proto
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for value in _tensors(copy):
+        value.type.tensor_type.shape.SetInParent()
+    return copy
+
+
+def _tensors(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    """Inputs and outputs that are tensors."""
+    return [v for v in (*proto.graph.input, *proto.graph.output) if v.type.HasField("tensor_type")]
 
 
 def _is_array(kind: onnx.TypeProto) -> bool:
