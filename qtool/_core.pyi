@@ -128,6 +128,26 @@ def matmul(
     literal: bool,
     n_threads: int,
 ) -> None: ...
+def matmul_2d(
+    a: Array,
+    b: Array | None,
+    packed: PackedMatrices | None,
+    a_signed: bool,
+    b_signed: bool,
+    a_zero: int,
+    b_zero: int,
+    b_zeros: Array | None,
+    out32: Array | None,
+    out8: Array | None,
+    a_scale: float,
+    b_scale: float,
+    b_scales: Array | None,
+    y_scale: float,
+    y_zero: int,
+    y_signed: bool,
+    n_threads: int,
+) -> None: ...
+def macs_per_ns() -> int: ...
 
 # ------------------------------------------------------------------------------------------------------- convolution
 

@@ -1063,6 +1063,23 @@ cdef struct Sides:
     const int32_t *bias
 
 
+cdef struct Batch:
+    # Operands of a batch of products, with steps from item to item, row to row, and along K or the columns.
+    Py_ssize_t size
+    const uint8_t *a
+    Py_ssize_t a_item_step
+    Py_ssize_t row_stride
+    Py_ssize_t k_stride
+    const Py_ssize_t *a_item    # item of each product, NULL: 0
+    const Py_ssize_t *b_item
+    Sides sides                 # of the first product
+    Py_ssize_t a_zero_item
+    Py_ssize_t b_zero_item
+    Py_ssize_t a_scale_item
+    Py_ssize_t b_scale_item
+    char *out
+
+
 cdef struct Workspace:
     # One thread's share of the scratch buffer.
     char *a
@@ -1075,6 +1092,7 @@ cdef struct Workspace:
     uint8_t *codes
     uint8_t *columns   # gathered input of a convolution, K x mc
     uint32_t *row_term   # fused: K*za - rowsum
+    uint32_t *colsum     # of B that is packed piece by piece
     Py_ssize_t *packed   # fused: 1 + the row block that `a` holds, 0 if none
 
 
@@ -1212,7 +1230,8 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
                           Py_ssize_t rows, Py_ssize_t col_start, Py_ssize_t col_stop, char *out) noexcept nogil:
     """The same as _multiply, with the epilogue of each tile inside the next. One zero point and scale for all rows."""
     cdef const qt_gemm_u8s8 *kernel = p.kernel
-    cdef Py_ssize_t mr = kernel.mr, nr = kernel.nr, panels = _ceil_div(rows, mr), width = 4 if p.requantize == NULL else 1
+    cdef Py_ssize_t mr = kernel.mr, nr = kernel.nr, panels = _ceil_div(rows, mr)
+    cdef Py_ssize_t width = 4 if p.requantize == NULL else 1
     cdef Py_ssize_t k0, kc, i, j, slot, tiles = 0
     cdef qt_tile_end[2] ends
     cdef qt_tile_end *end
@@ -1321,6 +1340,11 @@ cdef void _finish(const Product *p, const Workspace *ws, const Sides *s, const u
         qt_scatter_u32(ws.acc, p.nc, rows, cols, <uint32_t *>out + col * p.m + row, p.m)
 
 
+def macs_per_ns():
+    """Multiply-adds of the chosen kernel in a nanosecond of one core, roughly: what decides over threads."""
+    return (32, 90, 200, 330, 1000)[_gemm.isa]
+
+
 cdef qt_requantize _requantize(float y_scale, int y_zero, bint y_signed, bint literal) noexcept:
     cdef qt_requantize q
     q.form = QT_FORM_LITERAL if literal else QT_FORM_MULTIPLIER
@@ -1342,29 +1366,35 @@ cdef class PackedMatrices:
 
     def __init__(self, const uint8_t[:, :, :] b not None, bint is_signed, int n_threads):
         """Pack b of shape (items, K, N), any strides."""
+        self._pack(&b[0, 0, 0] if b.shape[0] and b.shape[1] and b.shape[2] else NULL, b.shape[0], b.shape[1],
+                   b.shape[2], b.strides[0], b.strides[1], b.strides[2], is_signed, n_threads)
+
+    cdef int _pack(self, const uint8_t *data, Py_ssize_t items, Py_ssize_t k, Py_ssize_t n, Py_ssize_t item_stride,
+                   Py_ssize_t k_stride, Py_ssize_t col_stride, bint is_signed, int n_threads) except -1:
         cdef Product *p = &self.plan
-        cdef Py_ssize_t col_groups, group, width
-        cdef const uint8_t *data
+        cdef Py_ssize_t width = 512, col_groups, group   # columns of a task: a multiple of every nr
         memset(p, 0, sizeof(Product))
         p.kernel = self.kernel = _gemm
-        p.k, p.n = b.shape[1], b.shape[2]
+        p.k, p.n = k, n
         p.b_flip = 0 if is_signed else 0x80
         _plan_b(p)
-        self.items, self.is_signed = b.shape[0], is_signed
-        self.packed = Buffer(self.items * p.b_bytes)
-        self.sums = Buffer(self.items * p.n_padded * 4)
+        self.items, self.is_signed = items, is_signed
+        self.packed = Buffer(items * p.b_bytes)
+        self.sums = Buffer(items * p.n_padded * 4)
         p.b_packed = self.packed.start
         p.colsum = <uint32_t *>self.sums.start
-        if self.items == 0 or p.n == 0:
-            return
-        data = &b[0, 0, 0] if p.k else NULL   # without K there is no first element, nor a read
-        width = 512                           # columns of a task: a multiple of every nr
-        col_groups = _ceil_div(p.n, width)
-        n_threads = <int>_min(n_threads, self.items * col_groups)
-        for group in prange(self.items * col_groups, nogil=True, schedule="dynamic", chunksize=1,
-                            num_threads=n_threads):
-            _pack_b(p, group // col_groups, group % col_groups * width, width, data + group // col_groups * b.strides[0],
-                    b.strides[1], b.strides[2])
+        col_groups = _ceil_div(n, width)
+        n_threads = <int>_min(n_threads, items * col_groups)
+        if n_threads <= 1:
+            with nogil:
+                for group in range(items * col_groups):
+                    _pack_b(p, group // col_groups, group % col_groups * width, width,
+                            data + group // col_groups * item_stride, k_stride, col_stride)
+            return 0
+        for group in prange(items * col_groups, nogil=True, schedule="dynamic", chunksize=1, num_threads=n_threads):
+            _pack_b(p, group // col_groups, group % col_groups * width, width,
+                    data + group // col_groups * item_stride, k_stride, col_stride)
+        return 0
 
     @property
     def k(self):
@@ -1407,66 +1437,262 @@ def matmul(
     bint literal,
     int n_threads,
 ):
-    """Equation (3) into ``out32``, or (3) and (4) into ``out8``. Shapes are the caller's duty, and that b is current."""
+    """Equation (3) into ``out32``, or (3) and (4) into ``out8``.
+
+    Shapes are the caller's duty, and that b is current.
+    """
     cdef Product p = b.plan
+    cdef Batch batch
     cdef qt_requantize q = _requantize(y_scale, y_zero, y_signed, literal)
     cdef bint codes = out8 is not None
-    cdef Py_ssize_t batch = a_item.shape[0], tasks, stride, task, thread, rest, r
-    cdef Workspace probe
     p.m = a.shape[1]
-    if batch == 0 or p.m == 0 or p.n == 0:
+    if a_item.shape[0] == 0 or p.m == 0 or p.n == 0:
         return
     p.a_flip = 0x80 if a_signed else 0
     p.requantize = &q if codes else NULL
-    p.fused = p.kernel.tile != NULL and (p.m == 1 or a_zero.strides[1] == 0)
+    memset(&batch, 0, sizeof(batch))
+    batch.size = a_item.shape[0]
+    batch.a = &a[0, 0, 0] if p.k else NULL   # without K there is no first element, nor a read
+    batch.a_item_step, batch.row_stride, batch.k_stride = a.strides[0], a.strides[1], a.strides[2]
+    batch.a_item, batch.b_item = &a_item[0], &b_item[0]
+    batch.sides.a_zero, batch.sides.b_zero = &a_zero[0, 0], &b_zero[0, 0]
+    batch.sides.a_zero_step, batch.a_zero_item = a_zero.strides[1] // 4, a_zero.strides[0] // 4
+    batch.sides.b_zero_step, batch.b_zero_item = b_zero.strides[1] // 4, b_zero.strides[0] // 4
     if codes:
-        p.fused = p.fused and not literal and (p.m == 1 or a_scale.strides[1] == 0)
-    _plan(&p, batch, n_threads)
-    tasks = batch * p.row_blocks * p.col_ranges
+        batch.sides.a_scale, batch.sides.b_scale = &a_scale[0, 0], &b_scale[0, 0]
+        batch.sides.a_scale_step, batch.a_scale_item = a_scale.strides[1] // 4, a_scale.strides[0] // 4
+        batch.sides.b_scale_step, batch.b_scale_item = b_scale.strides[1] // 4, b_scale.strides[0] // 4
+    batch.out = <char *>&out8[0, 0, 0] if codes else <char *>&out32[0, 0, 0]
+    _products(&p, &batch, n_threads)
+
+
+cdef int _products(Product *p, Batch *batch, int n_threads) except -1:
+    """The batch, from packed B."""
+    cdef Sides *s = &batch.sides
+    cdef Py_ssize_t tasks, stride, task, thread
+    cdef Workspace probe
+    if p.m == 1:
+        s.a_zero_step = s.a_scale_step = 0
+    p.fused = p.kernel.tile != NULL and s.a_zero_step == 0 and s.a_scale_step == 0
+    if p.requantize != NULL:
+        p.fused = p.fused and p.requantize.form == QT_FORM_MULTIPLIER
+    _plan(p, batch.size, n_threads)
+    tasks = batch.size * p.row_blocks * p.col_ranges
     n_threads = <int>_min(n_threads, tasks)
-    stride = _carve(&p, False, NULL, &probe)
+    stride = _carve(p, False, NULL, &probe)
     scratch = Buffer(stride * n_threads)
     cdef char *base = (<Buffer>scratch).start
-    cdef char *out = <char *>&out8[0, 0, 0] if codes else <char *>&out32[0, 0, 0]
-    cdef const uint8_t *a_data = &a[0, 0, 0] if p.k else NULL   # without K there is no first element, nor a read
-    cdef Py_ssize_t out_bytes = p.m * p.n * (1 if codes else 4)
     for thread in range(n_threads):
-        _carve(&p, False, base + thread * stride, &probe)
+        _carve(p, False, base + thread * stride, &probe)
         probe.packed[0] = 0
+    if n_threads == 1:
+        with nogil:
+            for task in range(tasks):
+                _matmul_task(p, batch, base, task)
+        return 0
     with nogil, parallel(num_threads=n_threads):
         for task in prange(tasks, schedule="dynamic", chunksize=1):
-            rest = task // p.col_ranges
-            r = rest // p.row_blocks
-            _matmul_task(
-                &p, base + threadid() * stride,
-                a_data + a_item[r] * a.strides[0], a.strides[1], a.strides[2], b_item[r], rest,
-                rest % p.row_blocks, task % p.col_ranges,
-                &a_zero[r, 0], a_zero.strides[1] // 4, &b_zero[r, 0], b_zero.strides[1] // 4,
-                &a_scale[r, 0] if codes else NULL, a_scale.strides[1] // 4 if codes else 0,
-                &b_scale[r, 0] if codes else NULL, b_scale.strides[1] // 4 if codes else 0,
-                out + r * out_bytes)
+            _matmul_task(p, batch, base + threadid() * stride, task)
+    return 0
 
 
-cdef void _matmul_task(
-    const Product *p, char *base, const uint8_t *a, Py_ssize_t row_stride, Py_ssize_t k_stride, Py_ssize_t b_item,
-    Py_ssize_t block, Py_ssize_t row_block, Py_ssize_t col_range, const int32_t *a_zero, Py_ssize_t a_zero_step, const int32_t *b_zero,
-    Py_ssize_t b_zero_step, const float *a_scale, Py_ssize_t a_scale_step, const float *b_scale,
-    Py_ssize_t b_scale_step, char *out,
-) noexcept nogil:
+cdef void _matmul_task(const Product *p, const Batch *batch, char *base, Py_ssize_t task) noexcept nogil:
     cdef Workspace ws
-    cdef Sides s
-    cdef Py_ssize_t row = row_block * p.mc, rows = _min(p.mc, p.m - row), col = col_range * p.cols
+    cdef Sides s = batch.sides
+    cdef Py_ssize_t block = task // p.col_ranges, r = block // p.row_blocks
+    cdef Py_ssize_t row = block % p.row_blocks * p.mc, rows = _min(p.mc, p.m - row), col = task % p.col_ranges * p.cols
+    cdef Py_ssize_t a_item = batch.a_item[r] if batch.a_item != NULL else 0
+    cdef Py_ssize_t b_item = batch.b_item[r] if batch.b_item != NULL else 0
+    cdef char *out = batch.out + r * p.m * p.n * (1 if p.requantize != NULL else 4)
     _carve(p, False, base, &ws)
-    s.a_zero, s.a_zero_step, s.b_zero, s.b_zero_step = a_zero, a_zero_step, b_zero, b_zero_step
-    s.a_scale, s.a_scale_step, s.b_scale, s.b_scale_step = a_scale, a_scale_step, b_scale, b_scale_step
-    s.bias = NULL
-    if ws.packed[0] != block + 1:
-        _pack_a(p, &ws, a + row * row_stride, row_stride, k_stride, rows)
+    s.a_zero += r * batch.a_zero_item
+    s.b_zero += r * batch.b_zero_item
+    if p.requantize != NULL:
+        s.a_scale += r * batch.a_scale_item
+        s.b_scale += r * batch.b_scale_item
+    if ws.packed[0] != block + 1:   # a thread that goes on with the same rows has them packed
+        _pack_a(p, &ws, batch.a + a_item * batch.a_item_step + row * batch.row_stride, batch.row_stride,
+                batch.k_stride, rows)
         ws.packed[0] = block + 1
     if p.fused:
         _multiply_fused(p, &ws, &s, b_item, row, rows, col, _min(col + p.cols, p.n), out)
     else:
         _multiply(p, &ws, &s, b_item, row, rows, col, _min(col + p.cols, p.n), out)
+
+
+def matmul_2d(
+    const uint8_t[:, :] a not None,             # IN  (M, K), any strides
+    const uint8_t[:, :] b,                      # IN  (K, N), any strides, or None
+    PackedMatrices packed,                      # IN  (1, K, N), current, if b is None
+    bint a_signed,
+    bint b_signed,
+    int a_zero,
+    int b_zero,
+    const int32_t[::1] b_zeros,                 # IN  (N,), or None: b_zero
+    int32_t[:, ::1] out32,                      # OUT (M, N), or None
+    uint8_t[:, ::1] out8,                       # OUT (M, N), or None
+    float a_scale,
+    float b_scale,
+    const float[::1] b_scales,                  # IN  (N,), or None: b_scale
+    float y_scale,
+    int y_zero,
+    bint y_signed,
+    int n_threads,
+):
+    """matmul() of two matrices with one zero point and scale of a: few arguments, and B of a few rows is not packed."""
+    cdef Product p
+    cdef Batch batch
+    cdef qt_requantize q = _requantize(y_scale, y_zero, y_signed, False)
+    cdef bint codes = out8 is not None, few
+    cdef int32_t a_zero32 = a_zero, b_zero32 = b_zero
+    memset(&batch, 0, sizeof(batch))
+    if a.shape[0] == 0 or (out8.shape[1] if codes else out32.shape[1]) == 0:
+        return
+    few = packed is None and _gemm.tile != NULL and a.shape[0] <= _gemm.mr
+    if packed is None and not few:
+        packed = PackedMatrices.__new__(PackedMatrices)
+        packed._pack(&b[0, 0] if b.shape[0] else NULL, 1, b.shape[0], b.shape[1], 0, b.strides[0], b.strides[1],
+                     b_signed, n_threads)
+    if few:
+        memset(&p, 0, sizeof(p))
+        p.kernel = _gemm
+        p.k, p.n = b.shape[0], b.shape[1]
+        p.b_flip = 0 if b_signed else 0x80
+    else:
+        p = packed.plan
+    p.m = a.shape[0]
+    p.a_flip = 0x80 if a_signed else 0
+    p.requantize = &q if codes else NULL
+    batch.size = 1
+    batch.a = &a[0, 0] if p.k else NULL
+    batch.row_stride, batch.k_stride = a.strides[0], a.strides[1]
+    batch.sides.a_zero, batch.sides.a_scale = &a_zero32, &a_scale
+    batch.sides.b_zero, batch.sides.b_scale = &b_zero32, &b_scale
+    if b_zeros is not None:
+        batch.sides.b_zero, batch.sides.b_zero_step = &b_zeros[0], 1
+    if b_scales is not None:
+        batch.sides.b_scale, batch.sides.b_scale_step = &b_scales[0], 1
+    batch.out = <char *>&out8[0, 0] if codes else <char *>&out32[0, 0]
+    if few:
+        _stream(&p, &batch, &b[0, 0] if p.k else NULL, b.strides[0], b.strides[1], n_threads)
+    else:
+        _products(&p, &batch, n_threads)
+
+
+# B of a few rows: packing it would write and read again what is used once. Each task takes a range of columns, walks B
+# in pieces that fit the first-level cache, packs one, multiplies it with the one panel of A, and adds to sums that fit
+# the second level. Row-major B is walked along its rows, 256 of them at a time, for the sake of the TLB.
+
+cdef enum:
+    STREAM_COLS = 1024
+
+cdef int _stream(Product *p, const Batch *batch, const uint8_t *b, Py_ssize_t k_stride, Py_ssize_t col_stride,
+                 int n_threads) except -1:
+    cdef Py_ssize_t tasks, stride, task
+    cdef Workspace ws
+    _plan_b(p)
+    p.fused = True
+    p.mc = p.kernel.mr
+    p.nc = p.kernel.nr if k_stride == 1 and col_stride != 1 else 4 * p.kernel.nr      # columns and K of a piece
+    p.slice = 1024 if k_stride == 1 and col_stride != 1 else 256
+    tasks = _max(_ceil_div(p.n, STREAM_COLS), _min(n_threads, _ceil_div(p.n, p.nc)))
+    p.cols = _round_up(_ceil_div(p.n, tasks), p.nc)
+    tasks = _ceil_div(p.n, p.cols)
+    n_threads = <int>_min(n_threads, tasks)
+    stride = _carve_stream(p, NULL, &ws)
+    scratch = Buffer(stride * n_threads)
+    cdef char *base = (<Buffer>scratch).start
+    for task in range(n_threads):
+        _carve_stream(p, base + task * stride, &ws)
+        ws.packed[0] = 0
+    if n_threads == 1:
+        with nogil:
+            for task in range(tasks):
+                _stream_task(p, batch, base, b, k_stride, col_stride, task)
+        return 0
+    with nogil, parallel(num_threads=n_threads):
+        for task in prange(tasks, schedule="dynamic", chunksize=1):
+            _stream_task(p, batch, base + threadid() * stride, b, k_stride, col_stride, task)
+    return 0
+
+
+cdef Py_ssize_t _carve_stream(const Product *p, char *at, Workspace *ws) noexcept nogil:
+    cdef char *start = at
+    cdef Py_ssize_t cols = _round_up(p.cols * 4, 64)
+    ws.packed = <Py_ssize_t *>at
+    at += 64
+    ws.a = at
+    at += p.mc * p.k_padded
+    ws.columns = <uint8_t *>at   # the packed piece of B
+    at += p.nc * p.slice
+    ws.acc = <uint32_t *>at
+    at += p.mc * p.cols * 4
+    ws.rowsum = <uint32_t *>at
+    at += _round_up(p.mc * 4, 64)
+    ws.row_term = <uint32_t *>at
+    at += _round_up(p.mc * 4, 64)
+    ws.colsum = <uint32_t *>at
+    at += cols
+    ws.b_zero = <uint32_t *>at
+    at += cols
+    ws.bias = <uint32_t *>at
+    at += cols
+    ws.b_scale = <float *>at
+    at += cols
+    ws.multiplier = <float *>at
+    at += cols
+    return _round_up(at - start, 4096) + 64
+
+
+cdef void _stream_task(const Product *p, const Batch *batch, char *base, const uint8_t *b, Py_ssize_t k_stride,
+                       Py_ssize_t col_stride, Py_ssize_t task) noexcept nogil:
+    cdef const qt_gemm_u8s8 *kernel = p.kernel
+    cdef Py_ssize_t mr = kernel.mr, nr = kernel.nr, col = task * p.cols, stop = _min(col + p.cols, p.n)
+    cdef Py_ssize_t k0 = 0, kc, padded, j, i, width
+    cdef Workspace ws
+    cdef qt_tile_end[2] ends
+    cdef qt_tile_end *end = &ends[0]
+    _carve_stream(p, base, &ws)
+    if ws.packed[0] == 0:
+        _pack_a(p, &ws, batch.a, batch.row_stride, batch.k_stride, p.m)
+        ws.packed[0] = 1
+    memset(ws.colsum, 0, <size_t>p.cols * 4)
+    if p.k == 0:
+        memset(ws.acc, 0, <size_t>(mr * p.cols) * 4)
+    if kernel.begin != NULL:
+        kernel.begin()
+    while k0 < p.k:
+        kc = _min(p.slice, p.k - k0)
+        padded = _round_up(kc, kernel.kr)
+        j = col
+        while j < stop:
+            width = _min(p.nc, stop - j)
+            kernel.pack_b(b + k0 * k_stride + j * col_stride, k_stride, col_stride, width, kc, p.b_flip, ws.columns,
+                          ws.colsum + (j - col))
+            i = 0
+            while i < width:
+                kernel.tile(padded, ws.a + k0 * mr, ws.columns + i * padded, p.m, k0 == 0,
+                            ws.acc + (j + i - col) * mr, NULL)
+                i += nr
+            j += width
+        k0 += kc
+    _terms(p, &ws, &batch.sides, ws.colsum - col, p.m, col, stop, ends)
+    end.row_term = ws.row_term
+    end.rows = p.m
+    j = 0
+    while j < stop - col:
+        end.acc = ws.acc + j * mr
+        end.cols = _min(nr, stop - col - j)
+        end.col_term = ws.bias + j
+        if end.b_zero != NULL:
+            end.b_zero = ws.b_zero + j
+        if end.multiplier != NULL:
+            end.multiplier = ws.multiplier + j
+        end.out = batch.out + (col + j) * (1 if p.requantize != NULL else 4)
+        kernel.finish(end)
+        j += nr
+    if kernel.end != NULL:
+        kernel.end()
 
 
 # --------------------------------------------------------------------------------------------------------- convolution

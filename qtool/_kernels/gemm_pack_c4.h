@@ -67,6 +67,8 @@ QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_tiles_
     __m512i s0 = _mm512_setzero_si512(), s1 = s0, s2 = s0, s3 = s0;
     ptrdiff_t q = 0;
     for (; 4 * q + 4 <= k; ++q, src += 4 * ld) {
+        /* 64 streams are too many for the hardware to foresee; beyond the last column this fetches in vain, harmlessly */
+        for (int r = 0; r < 4; ++r) _mm_prefetch((const char *)src + r * ld + 256, _MM_HINT_T0);
         const __m512i r0 = _mm512_xor_si512(_mm512_maskz_loadu_epi8(m, src), f);
         const __m512i r1 = _mm512_xor_si512(_mm512_maskz_loadu_epi8(m, src + ld), f);
         const __m512i r2 = _mm512_xor_si512(_mm512_maskz_loadu_epi8(m, src + 2 * ld), f);

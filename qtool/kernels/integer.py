@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import os
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from qtool import _core
 from qtool.errors import KernelError
-from qtool.kernels.threads import MACS_PER_WORK, effective_num_threads
+from qtool.kernels.threads import MACS_PER_WORK, SERIAL_WORK, effective_num_threads
 from qtool.reference import ConvAttributes, ConvGeometry, Form, conv_geometry
 
 Array = npt.NDArray[Any]
@@ -117,8 +118,8 @@ def _stack(operand: Array) -> NDArray[np.uint8]:
 class PackedB:
     """The right operand of a matrix product, packed once for many products.
 
-    It holds a copy in the order that the micro-kernel reads, and the sums of the columns: what a product would otherwise
-    do first, and for a few rows of ``a`` longer than it multiplies. ``b`` may change or be freed afterwards.
+    It holds a copy in the order that the micro-kernel reads, and the sums of the columns: what a product would
+    otherwise compute first. ``b`` may change or be freed afterwards.
 
     Attributes:
         shape: Of ``b``.
@@ -182,6 +183,110 @@ def pack_b(b: Array, *, num_threads: int | None = None) -> PackedB:
     return PackedB(b, num_threads=num_threads)
 
 
+class _Pair:
+    """Two matrices with one zero point and scale of ``a``: the common case, without the general case's arrays."""
+
+    __slots__ = ("a", "b", "b_signed", "k", "m", "n", "packed")
+
+    def __init__(self, a: Array, b: Array | None, packed: PackedB | None) -> None:
+        self.a, self.b, self.packed = a, b, packed
+        (self.m, self.k), self.n = a.shape, (packed or b).shape[1]  # type: ignore[union-attr]
+        self.b_signed = (packed or b).dtype.char == "b"  # type: ignore[union-attr]
+
+    @staticmethod
+    def of(a: Array, b: Array | PackedB) -> _Pair | None:
+        """None if this is not the common case, or an error: the general way tells."""
+        if type(a) is not np.ndarray or a.ndim != 2 or a.dtype.char not in "bB":
+            return None
+        if type(b) is PackedB:
+            return _Pair(a, None, b) if len(b.shape) == 2 and b.shape[0] == a.shape[1] else None
+        if type(b) is not np.ndarray or b.ndim != 2 or b.dtype.char not in "bB" or b.shape[0] != a.shape[1]:
+            return None
+        return _Pair(a, b, None)
+
+    def threads(self, num_threads: int | None) -> int:
+        """The number of threads; 1 at once where nothing else can come out."""
+        if type(num_threads) is int and num_threads == 1:
+            return 1
+        work = self.m * self.n * self.k // _core.macs_per_ns()
+        if num_threads is None and work < SERIAL_WORK and "QTOOL_NUM_THREADS" not in os.environ:
+            return 1
+        return effective_num_threads(num_threads, work)
+
+    def run(
+        self,
+        a_zero: int,
+        b_zero: int | Array,
+        out: Array,
+        num_threads: int | None,
+        scales: tuple[float, float | Array, float, int, bool] | None = None,
+    ) -> Array:
+        """Fill ``out``."""
+        a, b, packed = self.a, self.b, self.packed
+        scalar_zero = type(b_zero) is int
+        sa, sb, sy, y_zero, y_signed = scales if scales is not None else (1.0, 1.0, 1.0, 0, False)
+        scalar_scale = type(sb) is float
+        _core.matmul_2d(
+            a.view(np.uint8),
+            b.view(np.uint8) if b is not None else None,
+            packed.current() if packed is not None else None,
+            a.dtype.char == "b",
+            self.b_signed,
+            a_zero,
+            b_zero if scalar_zero else 0,  # type: ignore[arg-type]
+            None if scalar_zero else b_zero,  # type: ignore[arg-type]
+            out if scales is None else None,
+            out.view(np.uint8) if scales is not None else None,
+            sa,
+            sb if scalar_scale else 0.0,  # type: ignore[arg-type]
+            None if scalar_scale else sb,  # type: ignore[arg-type]
+            sy,
+            y_zero,
+            y_signed,
+            self.threads(num_threads),
+        )
+        return out
+
+
+def _one_code(value: Any, char: str) -> int | None:
+    """A zero point that is one value of the right type, or None."""
+    if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 and value.dtype.char == char:
+        return int(value)
+    return None
+
+
+def _codes(value: Any, char: str, n: int) -> int | Array | None:
+    """The same, or a vector of ``n`` such values as int32."""
+    if type(value) is np.ndarray and value.ndim == 1 and value.shape[0] == n != 1 and value.dtype.char == char:
+        return value.astype(np.int32)
+    return _one_code(value, char)
+
+
+def _one_float(value: Any) -> float | None:
+    if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 and value.dtype.char == "f":
+        return float(value)
+    return None
+
+
+def _quick_scales(
+    pair: _Pair, a_scale: Any, a_zero: Any, b_scale: Any, b_zero: Any, y_scale: Any, y_zero: Any
+) -> tuple[int, int | Array, tuple[float, float | Array, float, int, bool]] | None:
+    """Parameters of QLinearMatMul if ``a`` and ``y`` have one, and ``b`` one or one per column, all float32."""
+    za, sa, sy = _one_code(a_zero, pair.a.dtype.char), _one_float(a_scale), _one_float(y_scale)
+    if za is None or sa is None or sy is None:
+        return None
+    zb = _codes(b_zero, "b" if pair.b_signed else "B", pair.n)
+    sb: float | Array | None = _one_float(b_scale)
+    if sb is None and type(b_scale) is np.ndarray and b_scale.shape == (pair.n,) and b_scale.dtype.char == "f":
+        sb = np.ascontiguousarray(b_scale)
+    if zb is None or sb is None or (type(zb) is int) != (type(sb) is float):
+        return None
+    zy = _one_code(y_zero, "b")
+    signed = zy is not None
+    zy = _one_code(y_zero, "B") if zy is None else zy
+    return None if zy is None else (za, zb, (sa, sb, sy, zy, signed))
+
+
 class _Like(NamedTuple):
     """What the parameters of an operand must agree with."""
 
@@ -210,7 +315,7 @@ class _MatMul:
         if not agree:
             raise KernelError(f"a of shape {a.shape} and b of shape {b.shape} do not multiply (numpy.matmul rules).")
         self.m, self.n = self.a.shape[-2], self.b.shape[-1]
-        self.work = math.prod(self.batch) * self.m * self.n * self.a.shape[-1] // MACS_PER_WORK
+        self.work = math.prod(self.batch) * self.m * self.n * self.a.shape[-1] // _core.macs_per_ns()
         row, column = () if drop_row else (self.m,), () if drop_column else (self.n,)
         self.shape = (*self.batch, *row, *column)
 
@@ -287,6 +392,12 @@ def matmul_integer(
         KernelError: If types or shapes do not fit, or ``b`` is packed for another kernel.
         ConfigError: If ``num_threads`` is not a positive integer.
     """
+    pair = _Pair.of(a, b)
+    if pair is not None:
+        za = 0 if a_zero_point is None else _one_code(a_zero_point, a.dtype.char)
+        zb = 0 if b_zero_point is None else _codes(b_zero_point, b.dtype.char, pair.n)
+        if za is not None and zb is not None:
+            return pair.run(za, zb, np.empty((pair.m, pair.n), np.int32), num_threads)
     product = _MatMul(a, b)
     a_zero = _zero_point("a_zero_point", a_zero_point, "a", product.a, -2)
     b_zero = _zero_point("b_zero_point", b_zero_point, "b", product.b, -1)
@@ -329,6 +440,12 @@ def qlinear_matmul(
         ConfigError: If ``num_threads`` is not a positive integer.
     """
     literal = _form(form)
+    pair = _Pair.of(a, b) if not literal else None
+    if pair is not None:
+        quick = _quick_scales(pair, a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
+        if quick is not None:
+            za, zb, scales = quick
+            return pair.run(za, zb, np.empty((pair.m, pair.n), y_zero_point.dtype), num_threads, scales)
     product = _MatMul(a, b)
     _same_shape("a", a_scale, a_zero_point)
     _same_shape("b", b_scale, b_zero_point)

@@ -390,3 +390,147 @@ def test_float8_operands_point_to_the_spec_engine() -> None:
         kernels.qlinear_matmul(**matmul_arguments(b=np.zeros((4, 5), ml_dtypes.float8_e5m2)))
     assert error.value.hint is not None
     assert "spec engine" in error.value.hint
+
+
+# ------------------------------------------------------------------------------------- edges of the tiles and packed B
+
+EDGES = [  # (m, n, k): around tiles of 12, 16 and 32 rows, 16, 32 and 64 columns, 4 and 64 k, slices of 512 k
+    (1, 15, 3),
+    (2, 16, 4),
+    (3, 17, 5),
+    (4, 31, 63),
+    (5, 32, 64),
+    (11, 33, 65),
+    (12, 63, 511),
+    (13, 64, 512),
+    (16, 65, 513),
+    (17, 31, 127),
+    (31, 33, 1030),
+    (32, 130, 1024),
+    (33, 65, 1025),
+    (45, 1, 1600),
+    (65, 97, 1030),
+    (1, 1100, 300),
+    (3, 2050, 260),
+]
+
+
+def exact_product(a: np.ndarray, b: np.ndarray, za: np.ndarray, zb: np.ndarray) -> np.ndarray:
+    """float64 is exact below 2^53 and much faster than integers in NumPy."""
+    product = (a.astype(np.float64) - np.float64(za).reshape(-1, 1)) @ (b.astype(np.float64) - np.float64(zb))
+    return product.astype(np.int64).astype(np.int32)
+
+
+@pair
+@pytest.mark.parametrize("shape", EDGES, ids=lambda s: "x".join(map(str, s)))
+def test_edges_of_tiles_packed_and_not(ta: type, tb: type, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    rng = np.random.default_rng(m * n * k)
+    a, b = random_codes(rng, ta, (m, k)), random_codes(rng, tb, (k, n))
+    packed, column_major = kernels.pack_b(b, num_threads=2), np.asfortranarray(b)
+    for za, zb in itertools.product(
+        (random_codes(rng, ta, ()), random_codes(rng, ta, (m,))),
+        (random_codes(rng, tb, ()), random_codes(rng, tb, (n,))),
+    ):
+        expected = exact_product(a, b, za, zb)
+        for operand, threads in itertools.product((b, column_major, packed), (1, 2)):
+            assert_same(kernels.matmul_integer(a, operand, za, zb, num_threads=threads), expected)
+
+
+@pair
+@pytest.mark.parametrize("shape", EDGES[::2], ids=lambda s: "x".join(map(str, s)))
+def test_requantization_at_the_edges_of_tiles(ta: type, tb: type, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    rng = np.random.default_rng(m + n + k)
+    a, b = random_codes(rng, ta, (m, k)), random_codes(rng, tb, (k, n))
+    packed = kernels.pack_b(b)
+    for of_a, of_b, form in itertools.product([(), (m,)], [(), (n,)], ["multiplier", "literal"]):
+        ty = (np.uint8, np.int8)[of_a == of_b]
+        args = {
+            "a_scale": f32(rng.random(of_a) * 0.05 + 0.001),
+            "a_zero_point": random_codes(rng, ta, of_a),
+            "b_scale": f32(rng.random(of_b) * 0.05 + 0.001),
+            "b_zero_point": random_codes(rng, tb, of_b),
+            "y_scale": f32(np.sqrt(k) * 0.05),
+            "y_zero_point": random_codes(rng, ty, ()),
+        }
+        expected = reference.qlinear_matmul(a=a, b=b, **args, form=form)
+        for operand, threads in itertools.product((b, packed), (1, 2)):
+            assert_same(kernels.qlinear_matmul(a=a, b=operand, **args, form=form, num_threads=threads), expected)
+
+
+@pair
+@pytest.mark.parametrize("m", [1, 40])
+def test_packed_extremes_of_a_long_k_wrap_like_int32(ta: type, tb: type, m: int) -> None:
+    k = 70_000
+    for va, vb in itertools.product(extremes(ta), extremes(tb)):
+        za, zb = ta(extremes(ta)[va == extremes(ta)[0]]), tb(extremes(tb)[vb == extremes(tb)[0]])
+        a, b = np.full((m, k), va, ta), np.full((k, 34), vb, tb)
+        exact = k * (va - int(za)) * (vb - int(zb))
+        wrapped = np.full((m, 34), (exact + 2**31) % 2**32 - 2**31, np.int32)
+        for operand in (b, kernels.pack_b(b)):
+            assert_same(kernels.matmul_integer(a, operand, za, zb, num_threads=1), wrapped)
+
+
+@pair
+@pytest.mark.parametrize("m", [1, 35])
+def test_views_of_any_layout(ta: type, tb: type, m: int) -> None:
+    rng = np.random.default_rng(11)
+    k, n = 133, 70
+    whole_a, whole_b = random_codes(rng, ta, (2 * m + 1, 3 * k)), random_codes(rng, tb, (2 * k + 1, 3 * n))
+    za, zb = random_codes(rng, ta, ()), random_codes(rng, tb, (n,))
+    for rows, columns in itertools.product((slice(1, m + 1), slice(None, -1, 2), slice(m, 0, -1)), (1, 2, -1)):
+        a = whole_a[rows][:, 1:][:, ::columns][:, :k]  # a byte off any alignment, with steps, backwards
+        b = whole_b[1:][:k, 1:][:, ::columns][:, :n]
+        a.flags.writeable = b.flags.writeable = False
+        expected = exact_product(a, b, za, zb)
+        assert_same(kernels.matmul_integer(a, b, za, zb), expected)
+        assert_same(kernels.matmul_integer(a, kernels.pack_b(b), za, zb), expected)
+        flipped = np.ascontiguousarray(b[::-1, ::-1])[::-1, ::-1]
+        assert_same(kernels.matmul_integer(np.asfortranarray(a), flipped, za, zb), expected)
+
+
+@pytest.mark.parametrize(("sa", "sb"), SHAPES, ids=str)
+def test_packed_b_of_every_shape(sa: tuple[int, ...], sb: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(12)
+    a, b = random_codes(rng, np.uint8, sa), random_codes(rng, np.int8, sb)
+    packed = kernels.pack_b(b)
+    assert (packed.shape, packed.dtype, packed.ndim) == (b.shape, b.dtype, b.ndim)
+    args = (np.uint8(7), np.int8(-3))
+    assert_same(kernels.matmul_integer(a, packed, *args, num_threads=2), kernels.matmul_integer(a, b, *args))
+
+
+def test_packed_b_is_a_copy_and_knows_its_size_and_kernel() -> None:
+    b = np.ones((100, 70), np.int8)
+    packed = kernels.PackedB(b)
+    b[:] = 0
+    assert np.all(kernels.matmul_integer(np.ones((2, 100), np.uint8), packed) == 100)
+    assert packed.kernel == kernels.isa_info().kernel
+    assert packed.nbytes >= 7000
+    assert repr(packed) == f"PackedB(shape=(100, 70), dtype=int8, kernel={packed.kernel!r})"
+
+
+@pytest.mark.parametrize("m", [(), (3,)])
+def test_b_packed_for_another_kernel_is_refused(m: tuple[int, ...]) -> None:
+    before = kernels.isa_info()
+    kernels.cap_isa("scalar")
+    try:
+        packed, scalar = kernels.pack_b(np.zeros((4, 5), np.int8)), kernels.isa_info().kernel
+    finally:
+        kernels.cap_isa(before.cap)
+    if before.kernel == scalar:
+        pytest.skip("the scalar kernel is the one in force")
+    with pytest.raises(KernelError, match=f"'b' is packed for the kernel {scalar}; the kernel in force is"):
+        kernels.matmul_integer(np.zeros((*m, 4), np.uint8), packed)
+
+
+def test_errors_of_packed_b() -> None:
+    with pytest.raises(KernelError, match="'b' has type int16"):
+        kernels.pack_b(np.zeros((4, 5), np.int16))
+    with pytest.raises(KernelError, match="scalar operand"):
+        kernels.pack_b(np.int8(1))
+    packed = kernels.pack_b(np.zeros((4, 5), np.int8))
+    with pytest.raises(KernelError, match="do not multiply"):
+        kernels.matmul_integer(np.zeros((2, 5), np.uint8), packed)
+    with pytest.raises(KernelError, match="'b_zero_point' has type uint8; expected int8"):
+        kernels.matmul_integer(np.zeros((2, 4), np.uint8), packed, None, np.uint8(0))
