@@ -2079,7 +2079,7 @@ cdef Py_ssize_t _depthwise_carve(const Depthwise *p, const qt_conv *g, bint code
     at += _round_up(_ceil_div(g.kernel[2], 4) * 4, 64)
     ws.acc = <uint32_t *>at
     ws.codes = <uint8_t *>at
-    at += _round_up(p.n * (1 if codes else 4), 64)
+    at += _round_up(p.n * (1 if codes else 4) + 16, 64)   # qt_copy_lines reads beyond
     return at - start
 
 

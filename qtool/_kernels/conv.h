@@ -65,10 +65,15 @@ static inline void qt_copy_short(uint8_t *restrict d, const uint8_t *restrict s,
     }
 }
 
-/* Lines of `columns` elements from a flat block with a pitch to a dense one. */
+/* Lines of a flat block with a pitch to others with another. Where the lines of `to` follow each other, 16 bytes at a time:
+ * what is written too much is the beginning of the next line, which comes next. `from` is readable 16 bytes beyond. */
 static void qt_copy_lines(const uint8_t *restrict from, ptrdiff_t from_pitch, uint8_t *restrict to, ptrdiff_t to_pitch,
                           ptrdiff_t lines, ptrdiff_t bytes) {
-    for (ptrdiff_t i = 0; i < lines; ++i) qt_copy_short(to + i * to_pitch, from + i * from_pitch, bytes);
+    ptrdiff_t i = 0;
+    if (to_pitch == bytes)
+        for (; (lines - i) * bytes >= bytes + 16; ++i)
+            for (ptrdiff_t j = 0; j < bytes; j += 16) memcpy(to + i * bytes + j, from + i * from_pitch + j, 16);
+    for (; i < lines; ++i) qt_copy_short(to + i * to_pitch, from + i * from_pitch, bytes);
 }
 
 /* ceil(a / s) for a >= 0; the usual stride without the division. */

@@ -43,24 +43,35 @@ typedef struct {
     void (*run)(const qt_depthwise_line *t);
 } qt_depthwise;
 
+/* n <= 4 weights of one byte as a group w' and the sum of the w'. Put together in a register: a wide load of bytes just
+ * stored would wait for them. For the sum the bytes are made unsigned, w' + 128, and added in pairs. */
+static inline uint32_t qt_depthwise_quad(const uint8_t *w, ptrdiff_t n, int w_sign, uint32_t *sum) {
+    uint32_t g = w[0], flip = 0x80808080u;
+    if (n > 1) g |= (uint32_t)w[1] << 8;
+    if (n > 2) g |= (uint32_t)w[2] << 16;
+    if (n > 3) g |= (uint32_t)w[3] << 24;
+    else flip &= (1u << (8 * n)) - 1;
+    const uint32_t high = w_sign ? g ^ flip : g, pairs = (high & 0x00FF00FF) + ((high >> 8) & 0x00FF00FF);
+    *sum += (pairs & 0xFFFF) + (pairs >> 16) - 128 * (uint32_t)n;
+    return w_sign ? g : g ^ flip;
+}
+
 /* Weights of one channel as groups; returns init. x_zero and w_zero are true values; the signs are 128 for a signed
- * operand, else 0. Groups are put together in registers: a wide load of bytes just stored would wait for them. */
+ * operand, else 0. */
 static uint32_t qt_depthwise_weights(const uint8_t *w, ptrdiff_t lines, ptrdiff_t taps, int kr, int x_sign, int w_sign,
                                      int32_t x_zero, int32_t w_zero, uint32_t bias, uint32_t *weights,
                                      uint32_t *w_zero_left) {
-    const int bits = 32 / kr;
-    const int32_t less = kr == 2 ? w_zero : w_sign ? 0 : 128; /* of the stored value */
-    const uint32_t zx = (uint32_t)(x_zero + x_sign), zw = (uint32_t)(w_zero - less), mask = kr == 2 ? 0xFFFF : 0xFF;
+    const uint32_t zx = (uint32_t)(x_zero + x_sign), zw = (uint32_t)(w_zero - (w_sign ? 0 : 128));
     uint32_t sum = 0;
-    for (ptrdiff_t r = 0; r < lines; ++r)
-        for (ptrdiff_t t = 0; t < taps; ++weights) {
-            uint32_t group = 0;
-            for (int at = 0; at < 32 && t < taps; at += bits, ++t) {
-                const int32_t value = (w[r * taps + t] ^ w_sign) - w_sign - less;
-                sum += (uint32_t)value;
-                group |= ((uint32_t)value & mask) << at;
+    for (ptrdiff_t r = 0; r < lines; ++r, w += taps)
+        for (ptrdiff_t t = 0; t < taps; t += kr, ++weights) {
+            if (kr == 4) {
+                *weights = qt_depthwise_quad(w + t, taps - t < 4 ? taps - t : 4, w_sign, &sum);
+            } else {
+                const int32_t low = (w[t] ^ w_sign) - w_sign - w_zero;
+                const int32_t high = t + 1 < taps ? (w[t + 1] ^ w_sign) - w_sign - w_zero : 0;
+                *weights = ((uint32_t)low & 0xFFFF) | (uint32_t)high << 16;
             }
-            *weights = group;
         }
     *w_zero_left = zw;
     return kr == 2 ? bias : bias + zx * ((uint32_t)(lines * taps) * zw - sum);

@@ -610,7 +610,7 @@ class _Conv:
             y_zero,
             y_signed,
             literal,
-            effective_num_threads(num_threads, self.work),
+            1 if type(num_threads) is int and num_threads == 1 else effective_num_threads(num_threads, self.work),
         )
         return out.reshape(self.shape)
 

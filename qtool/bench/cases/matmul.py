@@ -25,12 +25,6 @@ TWO_THREADS = tuple(s for s in shapes.MATMUL if s[0] >= 128)
 Y_SCALE, Y_ZERO, B_SCALE = 900.0, 128, 0.02
 
 
-def pack_b(b: Array) -> Any:
-    """B in the layout of the chosen kernel, as ``kernels.pack_b`` makes it."""
-    pack = getattr(kernels, "pack_b", None)
-    return b if pack is None else pack(b)
-
-
 def operands(shape: Shape, signs: str) -> tuple[Array, Array]:
     """Random A (M, K) and B (K, N), all codes."""
     rng = np.random.default_rng(0)
@@ -79,7 +73,7 @@ def build(
 
     def mine(name: str, cap: str, count: int) -> Engine:
         with capped(cap):
-            return engine(name, product(a, pack_b(b) if packed else b, zeros, count), isa=cap)
+            return engine(name, product(a, kernels.pack_b(b) if packed else b, zeros, count), isa=cap)
 
     found = [mine(QTOOL, isa, threads)]
     if codes:
