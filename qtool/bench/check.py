@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from qtool import kernels, reference
 from qtool.bench.cases.case import allowed_isas, capped
-from qtool.bench.cases.matmul import pack_b
 from qtool.dtypes import QDTYPES
 
 Array = npt.NDArray[Any]
@@ -135,7 +134,7 @@ def _matmul_integer(rng: Rng, *, packed: bool = False) -> tuple[Any, Call]:
     b = b if not packed or b.ndim == 2 else b[0]
     zeros = (_codes(rng, a.dtype, rows), _codes(rng, b.dtype, columns))
     expected = reference.matmul_integer(a, b, *zeros)
-    return expected, lambda t: kernels.matmul_integer(a, pack_b(b) if packed else b, *zeros, num_threads=t)
+    return expected, lambda t: kernels.matmul_integer(a, kernels.pack_b(b) if packed else b, *zeros, num_threads=t)
 
 
 def _qlinear_matmul(rng: Rng, *, packed: bool = False) -> tuple[Any, Call]:
@@ -148,7 +147,7 @@ def _qlinear_matmul(rng: Rng, *, packed: bool = False) -> tuple[Any, Call]:
     expected = reference.qlinear_matmul(*left, b, *right, *y, form=form)
 
     def call(threads: int) -> Array:
-        second: Any = pack_b(b) if packed else b
+        second: Any = kernels.pack_b(b) if packed else b
         return kernels.qlinear_matmul(*left, second, *right, *y, form=form, num_threads=threads)
 
     return expected, call
