@@ -49,6 +49,18 @@ def conv(call: Call) -> tuple[Array, ...]:
     return (y.astype(x.dtype, copy=False),)
 
 
+def batch_normalization(call: Call) -> tuple[Array, ...]:
+    """BatchNormalization for inference; ``onnx.reference`` takes statistics of the batch below opset 14."""
+    if call.outputs > 1 or call.attributes.get("training_mode"):
+        raise KernelError("BatchNormalization is in training mode; expected inference.")
+    x = call.arrays(5)[0]
+    wide = np.float64 if x.dtype == np.float64 else np.float32
+    shape = (-1,) + (1,) * (x.ndim - 2)
+    scale, bias, mean, variance = (array.astype(wide).reshape(shape) for array in call.arrays(5)[1:])
+    y = scale * (x.astype(wide) - mean) / np.sqrt(variance + wide(call.attributes["epsilon"])) + bias
+    return (y.astype(x.dtype, copy=False),)
+
+
 def max_pool(call: Call) -> tuple[Array, ...]:
     """MaxPool of floats or 8-bit integers, with the indices of the maxima if the node wants them."""
     (x,) = call.arrays(1)
