@@ -120,6 +120,7 @@ cdef extern from "_kernels/dequantize.h" nogil:
 cdef extern from "_kernels/statistics.h" nogil:
     enum:
         QT_STATS_BLOCK
+        QT_STATS_BLOCK_16
         QT_STATS_LANES
     ctypedef struct qt_statistics:
         const char *name
@@ -724,47 +725,56 @@ cdef inline float _half_of_key(const qt_statistics* kernel, int16_t key, int sou
     return value
 
 
-cdef void _min_max_task(
-    const qt_statistics* kernel, const void* x, int source, Py_ssize_t start, Py_ssize_t stop, int64_t* counts,
-    float* low, float* high,
+cdef struct MinMaxPart:
+    int64_t counts[4]          # NaN, +Inf, -Inf, zeros
+    int32_t least              # ordered bits of float32
+    int32_t most
+
+
+cdef void _min_max_part(
+    const qt_statistics* kernel, const void* x, int source, Py_ssize_t start, Py_ssize_t stop, MinMaxPart* part
 ) noexcept nogil:
-    cdef int32_t least = 0x7F800000, most = _ordered(0xFF800000)
     cdef int16_t inf = 0x7F80 if source == BFLOAT16 else 0x7C00
     cdef int16_t least16 = inf, most16 = <int16_t>(-1 - inf)
     cdef Py_ssize_t n
+    memset(part.counts, 0, sizeof(part.counts))
+    part.least = 0x7F800000
+    part.most = _ordered(0xFF800000)
     while start < stop:
-        n = _smaller(stop - start, QT_STATS_BLOCK)
         if source == FLOAT32:
-            kernel.min_max_32(<const float*>x + start, n, counts, &least, &most)
+            n = _smaller(stop - start, QT_STATS_BLOCK)
+            kernel.min_max_32(<const float*>x + start, n, part.counts, &part.least, &part.most)
         else:
-            kernel.min_max_16(<const uint16_t*>x + start, inf, n, counts, &least16, &most16)
+            n = _smaller(stop - start, QT_STATS_BLOCK_16)
+            kernel.min_max_16(<const uint16_t*>x + start, inf, n, part.counts, &least16, &most16)
         start += n
-    if source == FLOAT32:
-        low[0] = _float(<uint32_t>_ordered(<uint32_t>least))
-        high[0] = _float(<uint32_t>_ordered(<uint32_t>most))
-    else:
-        low[0] = _half_of_key(kernel, least16, source)
-        high[0] = _half_of_key(kernel, most16, source)
+    if source != FLOAT32:
+        part.least = _ordered(_bits(_half_of_key(kernel, least16, source)))
+        part.most = _ordered(_bits(_half_of_key(kernel, most16, source)))
 
 
-def task_count(Py_ssize_t size):
-    """Rows of partial results that `min_max` fills for `size` elements."""
-    return (size + TASK - 1) // TASK
+def min_max(const uint8_t[::1] x, int source, Py_ssize_t size, int n_threads):
+    """NaN, +Inf, -Inf and zero counts, least and greatest finite value (+Inf and -Inf if there is none; -0 < +0).
 
-
-def min_max(
-    const uint8_t[::1] x, int source, Py_ssize_t size, int64_t[:, ::1] counts, float[::1] low, float[::1] high,
-    int n_threads,
-):
-    """Per task: NaN, +Inf, -Inf and zero counts, least and greatest finite value (+Inf and -Inf if there is none).
-
-    The counts are added to; they hold zeros on entry.
+    Each thread has one part of x, a multiple of 4096 elements but for the last.
     """
     cdef const qt_statistics* kernel = _statistics
-    cdef Py_ssize_t t
-    for t in prange((size + TASK - 1) // TASK, nogil=True, schedule="static", num_threads=n_threads):
-        _min_max_task(kernel, &x[0], source, t * TASK, _smaller((t + 1) * TASK, size), &counts[t, 0], &low[t],
-                      &high[t])
+    cdef Py_ssize_t share = _round_up(_ceil_div(size, n_threads), 4096), parts = _ceil_div(size, _max(1, share)), p
+    cdef Buffer memory = Buffer(_max(1, parts) * <Py_ssize_t>sizeof(MinMaxPart))
+    cdef MinMaxPart* part = <MinMaxPart*>memory.start
+    cdef int i
+    _min_max_part(kernel, NULL, source, 0, 0, part)            # of nothing
+    for p in prange(parts, nogil=True, schedule="static", num_threads=n_threads):
+        _min_max_part(kernel, &x[0], source, p * share, _smaller((p + 1) * share, size), part + p)
+    for p in range(1, parts):
+        for i in range(4):
+            part.counts[i] += part[p].counts[i]
+        part.least = _min(part.least, part[p].least)
+        part.most = _max(part.most, part[p].most)
+    return (
+        part.counts[0], part.counts[1], part.counts[2], part.counts[3],
+        _float(<uint32_t>_ordered(<uint32_t>part.least)), _float(<uint32_t>_ordered(<uint32_t>part.most)),
+    )
 
 
 # Per index c of an axis, x being (outer, n, inner). A task is ROWS of `outer` by as many c as make a tile; it has its

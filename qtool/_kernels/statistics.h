@@ -1,6 +1,7 @@
 /* The table of statistics kernels: counts, ranges, bins and sums of |x|.
  *
- * All rows are the same loops (statistics_body.h), compiled for their ISA. Range keys: the bits of a float with those
+ * All rows are the same loops (statistics_body.h), compiled for their ISA; the first pass of min_max_32, which waits for
+ * memory, is written out where there are vectors. Range keys: the bits of a float with those
  * below the sign inverted if it is negative, as a signed integer, have the order of the floats (-0 just below +0).
  *
  * To add an ISA: one header that defines qt_statistics_loops__<isa> and one line in statistics.inc.
@@ -15,8 +16,10 @@
 #include "cpu.h"
 
 enum {
-    QT_STATS_BLOCK = 4096, /* elements of one call of min_max: counts fit 16 bits, the block fits the first cache */
-    QT_STATS_LANES = 16,   /* partial sums of a row; reference.abs_mean adds in the same order */
+    QT_STATS_BLOCK = 65536,   /* elements of one call of min_max_32: the block stays in the second cache */
+    QT_STATS_BLOCK_16 = 4096, /* of min_max_16: counts fit 16 bits, the block fits the first cache */
+    QT_STATS_AHEAD = 2048,    /* bytes from a load of min_max_32 to the line that is fetched meanwhile */
+    QT_STATS_LANES = 16,      /* partial sums of a row; reference.abs_mean adds in the same order */
 };
 
 typedef struct {

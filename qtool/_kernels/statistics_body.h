@@ -21,6 +21,24 @@ QT_STATS_TARGET static void QT_STATS(qt_widen)(const uint16_t *restrict x, int b
     }
 }
 
+/* The first pass of min_max_32: the largest bits as signed and as unsigned integers, and the number of zeros. */
+#ifndef QT_STATS_HAS_SCAN_32
+QT_STATS_TARGET static void QT_STATS(qt_scan_32)(const float *restrict x, ptrdiff_t n, int32_t *top, uint32_t *bottom,
+                                                int32_t *zeros) {
+    int32_t most = INT32_MIN, count = 0;
+    uint32_t least = 0;
+    for (ptrdiff_t i = 0; i < n; ++i) {
+        const uint32_t u = qt_bits_of(x[i]);
+        count += (u & 0x7FFFFFFF) == 0;
+        most = (int32_t)u > most ? (int32_t)u : most;
+        least = u > least ? u : least;
+    }
+    *top = most;
+    *bottom = least;
+    *zeros = count;
+}
+#endif
+
 /* One block (1 <= n <= QT_STATS_BLOCK) of float32: adds NaN, +Inf, -Inf and zero counts, extends the range of keys.
  *
  * The largest signed integer is the largest number, unless all are below zero; the largest unsigned one is the least
@@ -30,14 +48,9 @@ QT_STATS_TARGET static void QT_STATS(qt_widen)(const uint16_t *restrict x, int b
 QT_STATS_TARGET static void QT_STATS(qt_min_max_32)(const float *restrict x, ptrdiff_t n, int64_t *restrict counts,
                                                    int32_t *least, int32_t *most) {
     const int32_t inf = 0x7F800000;
-    int32_t low, high, top = INT32_MIN, zeros = 0;
-    uint32_t bottom = 0;
-    for (ptrdiff_t i = 0; i < n; ++i) {
-        const uint32_t u = qt_bits_of(x[i]);
-        zeros += (u & 0x7FFFFFFF) == 0;
-        top = (int32_t)u > top ? (int32_t)u : top;
-        bottom = u > bottom ? u : bottom;
-    }
+    int32_t low, high, top, zeros;
+    uint32_t bottom;
+    QT_STATS(qt_scan_32)(x, n, &top, &bottom, &zeros);
     if (top >= inf || bottom >= 0xFF800000) { /* again, with an eye on NaN and Inf; the block is in the cache */
         int32_t nans = 0, infs = 0, negative = 0;
         low = *least;
@@ -74,7 +87,7 @@ QT_STATS_TARGET static void QT_STATS(qt_min_max_32)(const float *restrict x, ptr
     *most = high;
 }
 
-/* The same for 16-bit floats, whose infinity has the bits `inf`; keys are those of 16 bits. */
+/* The same for 16-bit floats (n <= QT_STATS_BLOCK_16), whose infinity has the bits `inf`; keys are those of 16 bits. */
 QT_STATS_TARGET static void QT_STATS(qt_min_max_16)(const uint16_t *restrict x, int16_t inf, ptrdiff_t n,
                                                    int64_t *restrict counts, int16_t *least, int16_t *most) {
     int16_t low, high, top = INT16_MIN, zeros = 0;

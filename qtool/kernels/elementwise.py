@@ -267,14 +267,9 @@ def min_max(x: Array, *, num_threads: int | None = None) -> MinMax:
         KernelError: If x has another type.
     """
     _require_type(x, "x", _FLOATS)
-    tasks = _core.task_count(x.size)
-    counts, low, high = np.zeros((tasks, 4), np.int64), np.empty(tasks, np.float32), np.empty(tasks, np.float32)
     threads = effective_num_threads(num_threads, x.size)
-    _core.min_max(_bytes(x), _SOURCES[x.dtype], x.size, counts, low, high, threads)
-    nan, pos_inf, neg_inf, zeros = (int(n) for n in counts.sum(axis=0))
-    least = float(low.min(initial=np.inf)) + 0.0  # + 0.0: the sign of a zero would depend on the order
-    most = float(high.max(initial=-np.inf)) + 0.0
-    return MinMax(x.size, nan, pos_inf, neg_inf, zeros, least, most)
+    nan, pos_inf, neg_inf, zeros, least, most = _core.min_max(_bytes(x), _SOURCES[x.dtype], x.size, threads)
+    return MinMax(x.size, nan, pos_inf, neg_inf, zeros, least + 0.0, most + 0.0)  # + 0.0: a zero has no sign
 
 
 def absmax(x: Array, axis: int | None = None, *, num_threads: int | None = None) -> NDArray[np.float32]:
