@@ -1232,7 +1232,8 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
     cdef const qt_gemm_u8s8 *kernel = p.kernel
     cdef Py_ssize_t mr = kernel.mr, nr = kernel.nr, panels = _ceil_div(rows, mr)
     cdef Py_ssize_t width = 4 if p.requantize == NULL else 1
-    cdef Py_ssize_t k0, kc, i, j, slot, tiles = 0
+    cdef Py_ssize_t k0, kc, i, j, j0, chunk, chunk_stop, slot, tiles = 0
+    cdef bint last
     cdef qt_tile_end[2] ends
     cdef qt_tile_end *end
     cdef const qt_tile_end *earlier = NULL
@@ -1242,37 +1243,44 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
     _terms(p, ws, s, p.colsum + item * p.n_padded, rows, col_start, col_stop, ends)
     if kernel.begin != NULL:
         kernel.begin()
-    j = col_start
-    while j < col_stop:
+    # From one tile to the next: along the rows of A if B is the operand that stays in the cache, else along the columns
+    # of a chunk of B. int32 results are written in longer runs that way, and they are what the time goes to.
+    chunk = nr if sliced or p.requantize != NULL else _max(nr, 393216 // _max(1, p.k_padded) // nr * nr)
+    j0 = col_start
+    while j0 < col_stop:
+        chunk_stop = _min(j0 + chunk, col_stop)
         k0 = 0
         while True:
             kc = _min(p.slice, p.k_padded - k0)
+            last = k0 + kc >= p.k_padded
             for i in range(panels):
-                # two halves in turn, because the end of a tile is outstanding while the next is summed up
-                slot = ((j // nr) & 1) * panels + i if sliced else tiles & 1
-                acc = ws.acc + slot * mr * nr
-                kernel.tile(kc, ws.a + i * mr * p.k_padded + k0 * mr, b + j * p.k_padded + k0 * nr,
-                            _min(mr, rows - i * mr), k0 == 0, acc, earlier)
-                earlier = NULL
-                if k0 + kc < p.k_padded:
-                    continue
-                end = &ends[tiles & 1]
-                tiles += 1
-                end.acc = acc
-                end.rows = _min(mr, rows - i * mr)
-                end.cols = _min(nr, col_stop - j)
-                end.row_term = ws.row_term + i * mr
-                end.col_term = ws.bias + (j - col_start)
-                if end.b_zero != NULL:
-                    end.b_zero = ws.b_zero + (j - col_start)
-                if end.multiplier != NULL:
-                    end.multiplier = ws.multiplier + (j - col_start)
-                end.out = out + ((row + i * mr) * p.n + j) * width
-                earlier = end
+                j = j0
+                while j < chunk_stop:
+                    # two halves in turn, because the end of a tile is outstanding while the next is summed up
+                    slot = ((j // nr) & 1) * panels + i if sliced else tiles & 1
+                    acc = ws.acc + slot * mr * nr
+                    kernel.tile(kc, ws.a + i * mr * p.k_padded + k0 * mr, b + j * p.k_padded + k0 * nr,
+                                _min(mr, rows - i * mr), k0 == 0, acc, earlier)
+                    earlier = NULL
+                    if last:
+                        end = &ends[tiles & 1]
+                        tiles += 1
+                        end.acc = acc
+                        end.rows = _min(mr, rows - i * mr)
+                        end.cols = _min(nr, col_stop - j)
+                        end.row_term = ws.row_term + i * mr
+                        end.col_term = ws.bias + (j - col_start)
+                        if end.b_zero != NULL:
+                            end.b_zero = ws.b_zero + (j - col_start)
+                        if end.multiplier != NULL:
+                            end.multiplier = ws.multiplier + (j - col_start)
+                        end.out = out + ((row + i * mr) * p.n + j) * width
+                        earlier = end
+                    j += nr
             k0 += kc
-            if k0 >= p.k_padded:
+            if last:
                 break
-        j += nr
+        j0 = chunk_stop
     if earlier != NULL:
         kernel.finish(earlier)
     if kernel.end != NULL:

@@ -50,9 +50,6 @@ QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_end_ro
         }
         _mm256_mask_storeu_epi8(out, s->columns, _mm256_inserti128_si256(_mm256_castsi128_si256(code[0]), code[1], 1));
     } else {
-        /* The panel below is finished next: its lines are on their way by then. Not __builtin_prefetch, which asks for
-         * writing only with -mprfchw. */
-        __asm__ volatile("prefetchw (%0)\n\tprefetchw 64(%0)" : : "r"(out + 32 * e->ld));
         _mm512_mask_storeu_epi32(out, (__mmask16)s->columns, v[0]);
         _mm512_mask_storeu_epi32(out + 64, (__mmask16)(s->columns >> 16), v[1]);
     }
