@@ -475,6 +475,7 @@ class PackedConv:
         w: The weights, (M, C/group, k1, ..., kn), a read-only copy.
         group: The number of groups.
         kernel: Name of the micro-kernel whose layout this is; None if the weights need no packing (depthwise).
+        volume: The bytes of ``w`` with three spatial axes.
     """
 
     def __init__(self, w: Array, group: int, packed: _core.PackedWeights | None) -> None:
@@ -482,6 +483,7 @@ class PackedConv:
         self.group = group
         self.kernel = None if packed is None else packed.kernel()
         self._packed = packed
+        self.volume = _volume("w", w)
 
     def layout(self, group: int) -> _core.PackedWeights | None:
         """What the core takes beside ``w``.
@@ -552,12 +554,13 @@ class _Conv:
         attributes: ConvAttributes,
     ) -> None:
         self.group = attributes.get("group", 1)
-        self.packed = None
+        self.packed = volume = None
         if isinstance(w, PackedConv):
-            self.packed = w.layout(self.group)
+            self.packed, volume = w.layout(self.group), w.volume
             w = w.w
         self.x, self.x_signed = _operand("x", x)
         self.w, self.w_signed = _operand("w", w)
+        self.w_volume = volume
         geometry = _geometry(x.shape, w.shape, tuple((k, _hashable(v)) for k, v in attributes.items()))
         rank = x.ndim - 2
         if rank > 3:
@@ -591,7 +594,7 @@ class _Conv:
             x_scale, w_scale, y_scale, y_zero, y_signed, literal = scales
         _core.conv(
             _volume("x", self.x),
-            _volume("w", self.w),
+            _volume("w", self.w) if self.w_volume is None else self.w_volume,
             self.packed,
             self.group,
             self.strides,
