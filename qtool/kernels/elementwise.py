@@ -23,6 +23,7 @@ Array = npt.NDArray[Any]
 STREAM_BYTES = 8 << 20
 """Results of dequantize from this size on are written past the cache, which would not hold them."""
 
+_BYTE = np.dtype(np.uint8)
 _FLOAT32 = np.dtype(np.float32)
 _E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
 _BY_DTYPE: dict[np.dtype[Any], QDType] = {dtype.numpy: dtype for dtype in QDTYPES.values()}
@@ -415,9 +416,10 @@ def _absmax(x: Array, outer: int, n: int, inner: int, threads: int) -> NDArray[n
 
 def _bytes(x: Array) -> NDArray[np.uint8]:
     """The elements in C order as bytes; a copy only if they are not so, or not aligned, in memory."""
-    if not (x.flags.c_contiguous and x.flags.aligned):
+    flags = x.flags
+    if not (flags.c_contiguous and flags.aligned):
         x = np.require(x, requirements=["C", "A"])
-    return x.reshape(-1).view(np.uint8)
+    return (x if x.ndim == 1 else x.reshape(-1)).view(_BYTE)
 
 
 def _require_type(x: Array, name: str, types: tuple[np.dtype[Any], ...]) -> None:

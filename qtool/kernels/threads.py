@@ -54,10 +54,9 @@ def effective_num_threads(num_threads: int | None, work: int) -> int:
     Raises:
         ConfigError: If ``num_threads`` or ``QTOOL_NUM_THREADS`` is not an integer from 1 to 1024.
     """
-    variable = os.environ.get("QTOOL_NUM_THREADS", "")
-    if num_threads is not None:
+    if num_threads is not None:  # first: a look into the environment is a tenth of a small call
         wanted = _checked_threads("num_threads", num_threads)
-    elif variable:
+    elif variable := os.environ.get("QTOOL_NUM_THREADS", ""):
         digits = variable.isascii() and variable.isdigit()
         wanted = _checked_threads("QTOOL_NUM_THREADS", int(variable) if digits else variable)
     else:
