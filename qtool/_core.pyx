@@ -1161,7 +1161,7 @@ cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
         if blocks > 1:
             blocks = _round_up(blocks, n_threads)   # blocks of one size: none is left over for one thread
         p.mc = _round_up(_ceil_div(p.m, blocks), mr)
-        p.slice = 512 if p.k_padded > 1024 and p.mc > mr else p.k_padded
+        p.slice = 512 if p.k_padded > (2048 if p.requantize == NULL else 1024) and p.mc > mr else p.k_padded
     else:
         p.mc = _max(16, _min(64, 262144 // _max(1, p.k_padded * p.kernel.a_size)))
         p.mc = _round_up(_min(p.mc, p.m), mr)   # whole panels: the kernel writes all its rows
@@ -1589,7 +1589,7 @@ def matmul_2d(
 
 # B of a few rows: packing it would write and read again what is used once. Each task takes a range of columns, walks B
 # in pieces that fit the first-level cache, packs one, multiplies it with the one panel of A, and adds to sums that fit
-# the second level. Row-major B is walked along its rows, 256 of them at a time, for the sake of the TLB.
+# the second level. Row-major B is walked along its rows, 64 to 256 of them at a time, for the sake of the TLB.
 
 cdef enum:
     STREAM_COLS = 1024
@@ -1601,8 +1601,12 @@ cdef int _stream(Product *p, const Batch *batch, const uint8_t *b, Py_ssize_t k_
     _plan_b(p)
     p.fused = True
     p.mc = p.kernel.mr
-    p.nc = p.kernel.nr if k_stride == 1 and col_stride != 1 else 4 * p.kernel.nr      # columns and K of a piece
-    p.slice = 1024 if k_stride == 1 and col_stride != 1 else 256
+    if k_stride == 1 and col_stride != 1:   # a piece: columns and K
+        p.nc, p.slice = p.kernel.nr, 1024
+    elif p.m <= 4:
+        p.nc, p.slice = _round_up(512, p.kernel.nr), p.kernel.kr   # sums are cheap to load again: the longest runs
+    else:
+        p.nc, p.slice = _round_up(256, p.kernel.nr), 256
     tasks = _max(_ceil_div(p.n, STREAM_COLS), _min(n_threads, _ceil_div(p.n, p.nc)))
     p.cols = _round_up(_ceil_div(p.n, tasks), p.nc)
     tasks = _ceil_div(p.n, p.cols)
