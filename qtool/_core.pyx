@@ -153,8 +153,6 @@ cdef extern from "_kernels/requantize.h" nogil:
     void qt_multipliers(float, const float *, float, Py_ssize_t, float *)
     void qt_requantize_row(const qt_requantize *, const uint32_t *, Py_ssize_t, float, const float *, const float *,
                            uint8_t *)
-    void qt_scatter_u8(const uint8_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, uint8_t *, Py_ssize_t)
-    void qt_scatter_u32(const uint32_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, uint32_t *, Py_ssize_t)
 
 
 cdef extern from "_kernels/conv.h" nogil:
@@ -1017,7 +1015,6 @@ cdef struct Product:
     Py_ssize_t b_bytes       # packed, of one item
     uint32_t *colsum         # n_padded per item
     const qt_requantize *requantize   # NULL: int32 out
-    bint transposed          # out[col, row] (convolution) instead of out[row, col]
 
 
 cdef struct Sides:
@@ -1059,14 +1056,13 @@ cdef struct Workspace:
     uint32_t *bias
     float *b_scale
     float *multiplier
-    uint8_t *codes
-    uint8_t *columns   # gathered input of a convolution, K x mc
+    uint8_t *columns     # a piece of B, packed
     uint32_t *row_term   # fused: K*za - rowsum
     uint32_t *colsum     # of B that is packed piece by piece
     Py_ssize_t *packed   # fused: 1 + the row block that `a` holds, 0 if none
 
 
-cdef Py_ssize_t _carve(const Product *p, bint conv, char *at, Workspace *ws) noexcept nogil:
+cdef Py_ssize_t _carve(const Product *p, char *at, Workspace *ws) noexcept nogil:
     """Lay a workspace out at ``at``; returns its size. The only place that knows the sizes."""
     cdef char *start = at
     cdef Py_ssize_t cols
@@ -1103,10 +1099,6 @@ cdef Py_ssize_t _carve(const Product *p, bint conv, char *at, Workspace *ws) noe
     at += _round_up(p.nc * 4, 64)
     ws.multiplier = <float *>at
     at += _round_up(p.nc * 4, 64)
-    ws.codes = <uint8_t *>at
-    at += _round_up(p.mc * p.nc, 64)
-    ws.columns = <uint8_t *>at
-    at += _round_up(p.mc * p.k, 64) if conv else 0
     return at - start
 
 
@@ -1308,15 +1300,11 @@ cdef void _finish(const Product *p, const Workspace *ws, const Sides *s, const u
             if s.a_scale_step and i:
                 a_scale = s.a_scale[(row + i) * s.a_scale_step]
                 qt_multipliers(a_scale, ws.b_scale, q.y_scale, cols, ws.multiplier)
-            y = ws.codes + i * p.nc if p.transposed else <uint8_t *>out + (row + i) * p.n + col
+            y = <uint8_t *>out + (row + i) * p.n + col
             qt_requantize_row(q, acc, cols, a_scale, ws.b_scale, ws.multiplier, y)
-        elif not p.transposed:
+        else:
             for j in range(cols):
                 (<uint32_t *>out)[(row + i) * p.n + col + j] = acc[j]
-    if p.transposed and q != NULL:
-        qt_scatter_u8(ws.codes, p.nc, rows, cols, <uint8_t *>out + col * p.m + row, p.m)
-    elif p.transposed:
-        qt_scatter_u32(ws.acc, p.nc, rows, cols, <uint32_t *>out + col * p.m + row, p.m)
 
 
 def macs_per_ns():
@@ -1458,11 +1446,11 @@ cdef int _products(Product *p, Batch *batch, int n_threads) except -1:
     _plan(p, batch.size, n_threads)
     tasks = batch.size * p.row_blocks * p.col_ranges
     n_threads = <int>_min(n_threads, tasks)
-    stride = _carve(p, False, NULL, &probe)
+    stride = _carve(p, NULL, &probe)
     scratch = Buffer(stride * n_threads)
     cdef char *base = (<Buffer>scratch).start
     for thread in range(n_threads):
-        _carve(p, False, base + thread * stride, &probe)
+        _carve(p, base + thread * stride, &probe)
         probe.packed[0] = 0
     if n_threads == 1:
         with nogil:
@@ -1483,7 +1471,7 @@ cdef void _matmul_task(const Product *p, const Batch *batch, char *base, Py_ssiz
     cdef Py_ssize_t a_item = batch.a_item[r] if batch.a_item != NULL else 0
     cdef Py_ssize_t b_item = batch.b_item[r] if batch.b_item != NULL else 0
     cdef char *out = batch.out + r * p.m * p.n * (1 if p.requantize != NULL else 4)
-    _carve(p, False, base, &ws)
+    _carve(p, base, &ws)
     s.a_zero += r * batch.a_zero_item
     s.b_zero += r * batch.b_zero_item
     if p.requantize != NULL:

@@ -70,17 +70,4 @@ static void qt_requantize_row(const qt_requantize *q, const uint32_t *restrict a
     }
 }
 
-/* y[j * stride] for a block of rows (contiguous in y) and columns: what a convolution writes, channels apart. */
-static void qt_scatter_u8(const uint8_t *restrict tile, ptrdiff_t ld, ptrdiff_t rows, ptrdiff_t cols,
-                          uint8_t *restrict y, ptrdiff_t col_stride) {
-    for (ptrdiff_t j = 0; j < cols; ++j)
-        for (ptrdiff_t i = 0; i < rows; ++i) y[j * col_stride + i] = tile[i * ld + j];
-}
-
-static void qt_scatter_u32(const uint32_t *restrict tile, ptrdiff_t ld, ptrdiff_t rows, ptrdiff_t cols,
-                           uint32_t *restrict y, ptrdiff_t col_stride) {
-    for (ptrdiff_t j = 0; j < cols; ++j)
-        for (ptrdiff_t i = 0; i < rows; ++i) y[j * col_stride + i] = tile[i * ld + j];
-}
-
 #endif

@@ -26,15 +26,18 @@ def build(
     y_scale = np.array(3.0 * np.sqrt(w[0].size), np.float32)
     one, middle = np.array(1, np.float32), np.array(128, np.uint8)
     inputs = (x, one, middle, w, scales, np.zeros(outputs, np.int8), y_scale, middle)
+    group = channels if depthwise else 1
+    packed = kernels.pack_conv_weights(w, group)  # as the peer does with constant weights
+    ours = (x, one, middle, packed, scales, np.zeros(outputs, np.int8), y_scale, middle)
     pad = kernel // 2
     attributes: dict[str, Any] = {
-        "group": channels if depthwise else 1,
+        "group": group,
         "pads": [pad] * 4,
         "strides": [stride] * 2,
         "kernel_shape": [kernel] * 2,
     }
     out = -(-side // stride)
-    mine = engine(QTOOL, lambda: kernels.qlinear_conv(*inputs, bias=bias, num_threads=threads, **attributes))
+    mine = engine(QTOOL, lambda: kernels.qlinear_conv(*ours, bias=bias, num_threads=threads, **attributes))
     call = peers.onnxruntime(
         "QLinearConv",
         [*inputs, bias],
