@@ -8,7 +8,7 @@ import os
 from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport free
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 
 cdef extern from "_kernels/cpu.h" nogil:
@@ -936,13 +936,16 @@ cdef int64_t _histogram_task(
         if kernel.bins(v, n, k, half, bins) >= limit:
             n = _inside(v, n, limit, kept, &outside)
             kernel.bins(kept, n, k, half, bins)
-        for i in range(0, n - 3, 4):
-            a[bins[i]] += 1
-            b[bins[i + 1]] += 1
-            c[bins[i + 2]] += 1
-            d[bins[i + 3]] += 1
-        for i in range(n & ~<Py_ssize_t>3, n):
-            a[bins[i]] += 1
+        if n > 0 and memcmp(bins, bins + 1, <size_t>(n - 1) * 4) == 0:     # all in one bin, as in a tensor of zeros
+            a[bins[0]] += <int32_t>n
+        else:
+            for i in range(0, n - 3, 4):
+                a[bins[i]] += 1
+                b[bins[i + 1]] += 1
+                c[bins[i + 2]] += 1
+                d[bins[i + 3]] += 1
+            for i in range(n & ~<Py_ssize_t>3, n):
+                a[bins[i]] += 1
         pending += n
         if pending >= FLUSH:
             _flush(sets, n_sets, stride, 2 * <Py_ssize_t>half, counts)
