@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -74,6 +75,25 @@ def capped(name: str) -> Iterator[None]:
         yield
     finally:
         kernels.cap_isa(before)
+
+
+def allowing(threads: int, call: Callable[[int | None], Any]) -> Callable[[], Any]:
+    """The call of a user who allows some threads by QTOOL_NUM_THREADS, so that short work stays on one; 1 is exact."""
+    if threads == 1:
+        return lambda: call(1)
+
+    def several() -> Any:
+        before = os.environ.get("QTOOL_NUM_THREADS")
+        os.environ["QTOOL_NUM_THREADS"] = str(threads)
+        try:
+            return call(None)
+        finally:
+            if before is None:
+                del os.environ["QTOOL_NUM_THREADS"]
+            else:
+                os.environ["QTOOL_NUM_THREADS"] = before
+
+    return several
 
 
 def engine(name: str, call: Callable[[], Any], *, isa: str = "auto", comparable: bool = True) -> Engine:

@@ -10,7 +10,20 @@ import numpy.typing as npt
 
 from qtool import kernels
 from qtool.bench import ceilings, peers, shapes
-from qtool.bench.cases.case import GOPS, ONEDNN, ORT, QTOOL, Case, Engine, allowed_isas, capped, ceiling, engine, peer
+from qtool.bench.cases.case import (
+    GOPS,
+    ONEDNN,
+    ORT,
+    QTOOL,
+    Case,
+    Engine,
+    allowed_isas,
+    allowing,
+    capped,
+    ceiling,
+    engine,
+    peer,
+)
 from qtool.bench.shapes import Shape
 
 Array = npt.NDArray[Any]
@@ -44,12 +57,13 @@ def _scale(value: float) -> Array:
 
 
 def _integer(a: Array, b: Any, zeros: tuple[Array, Array], threads: int) -> Call:
-    return lambda: kernels.matmul_integer(a, b, *zeros, num_threads=threads)
+    return allowing(threads, lambda count: kernels.matmul_integer(a, b, *zeros, num_threads=count))
 
 
 def _qlinear(a: Array, b: Any, zeros: tuple[Array, Array], threads: int) -> Call:
     one, b_scale, y_scale, y_zero = _scale(1), _scale(B_SCALE), _scale(Y_SCALE), np.array(Y_ZERO, np.uint8)
-    return lambda: kernels.qlinear_matmul(a, one, zeros[0], b, b_scale, zeros[1], y_scale, y_zero, num_threads=threads)
+    ours = (a, one, zeros[0], b, b_scale, zeros[1], y_scale, y_zero)
+    return allowing(threads, lambda count: kernels.qlinear_matmul(*ours, num_threads=count))
 
 
 def build(
