@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import qtool
+from qtool import kernels
 from qtool.errors import ConfigError, DataError, ModelError
 from qtool.runtime import TensorInfo, create_session
 from qtool.runtime.spec.operators import OPERATORS
@@ -451,6 +452,86 @@ def test_conv_agrees_with_onnxruntime(group, channels, options, dtype):
     np.testing.assert_allclose(found, expected, rtol=2e-3 if dtype == 10 else 1e-5, atol=2e-2 if dtype == 10 else 1e-5)
 
 
+@pytest.mark.parametrize("dtype", [1, 10])
+@pytest.mark.parametrize(
+    ("group", "features", "options"),
+    [
+        (1, 3, "strides = [2, 3]"),
+        (1, 3, "strides = [3, 4], pads = [1, 0, 2, 1], output_padding = [2, 1]"),
+        (2, 1, "pads = [2, 1, 0, 1], dilations = [2, 3]"),
+        (4, 2, "strides = [2, 2], dilations = [1, 2], output_padding = [1, 0]"),
+        (1, 2, 'auto_pad = "SAME_UPPER", strides = [2, 2]'),
+        (2, 3, 'auto_pad = "SAME_LOWER", strides = [2, 1]'),
+        (1, 2, 'auto_pad = "VALID", strides = [2, 1]'),
+        (1, 2, "output_shape = [10, 9], strides = [2, 2]"),
+        (1, 2, "output_shape = [12, 13], strides = [2, 3], output_padding = [1, 0]"),
+        (1, 2, "strides = [4, 5]"),  # gaps between the taps
+    ],
+)
+def test_conv_transpose_agrees_with_onnxruntime(group, features, options, dtype):
+    kind = {1: "float", 10: "float16"}[dtype]
+    text = f"""g ({kind}[2, 4, 5, 4] x, {kind}[4, {features}, 3, 2] w, {kind}[{features * group}] b)
+        => ({kind}[N, C, H, W] y, {kind}[N, C, H, W] z)
+        {{ y = ConvTranspose<group = {group}, {options}>(x, w, b)
+           z = ConvTranspose<group = {group}, {options}>(x, w) }}"""
+    proto = model(text)
+    rng = np.random.default_rng(1)
+    shapes = {"x": (2, 4, 5, 4), "w": (4, features, 3, 2), "b": (features * group,)}
+    feeds = {k: rng.normal(size=s).astype(helper.tensor_dtype_to_np_dtype(dtype)) for k, s in shapes.items()}
+    found = create_session(proto, **SPEC).run(feeds)
+    for tensor in [proto.graph.input, proto.graph.output]:  # onnxruntime has no ConvTranspose of float16
+        for value in tensor:
+            value.type.tensor_type.elem_type = 1
+    expected = create_session(proto, engine="ort").run({k: v.astype(np.float32) for k, v in feeds.items()})
+    for name, value in expected.items():
+        assert found[name].dtype == feeds["x"].dtype
+        tolerance = 2e-3 if dtype == 10 else 1e-5
+        np.testing.assert_allclose(found[name], value, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("spatial", [(5,), (2, 3, 4)])
+def test_conv_transpose_has_any_number_of_axes(spatial):
+    """Of one input element, and ones as weights: every output element is the sum of the taps that reach it."""
+    rank = len(spatial)
+    proto = built(
+        [helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2] * rank)],
+        {"x": (1, (1, 1, *spatial))},
+        {"y": 1},
+        {"w": np.ones((1, 1, *(3,) * rank), np.float32)},
+        opset=17,
+        ir_version=8,
+    )
+    y = create_session(proto, **SPEC).run({"x": np.ones((1, 1, *spatial), np.float32)})["y"]
+    expected = np.ones(())
+    for size in spatial:  # taps of stride 2 and 3 wide overlap at every second element but the ends
+        row = [2.0 if i % 2 == 0 and 0 < i < 2 * size else 1.0 for i in range(2 * size + 1)]
+        expected = np.multiply.outer(expected, row)
+    np.testing.assert_array_equal(y[0, 0], expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"pads": [3, 3, 3, 3]}, "leave an output of shape"),
+        ({"pads": [1, 1]}, r"pads=\[1, 1\]; expected 4 values >= 0"),
+        ({"kernel_shape": [3, 3]}, r"kernel_shape=\[3, 3\] and w of shape"),
+        ({"group": 3}, "expected .* C divisible by group"),
+    ],
+)
+def test_a_conv_transpose_that_contradicts_itself_is_refused(options, said):
+    proto = built(
+        [helper.make_node("ConvTranspose", ["x", "w"], ["y"], **options)],
+        {"x": (1, (1, 2, 3, 3)), "w": (1, (2, 1, 2, 2))},
+        {"y": 1},
+        {},
+        opset=17,
+        ir_version=8,
+    )
+    feeds = {"x": np.ones((1, 2, 3, 3), np.float32), "w": np.ones((2, 1, 2, 2), np.float32)}
+    with pytest.raises(DataError, match=said):
+        create_session(proto, **SPEC).run(feeds)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -557,3 +638,40 @@ def test_real_models_agree_with_onnxruntime(name, form, least, zoo, tmp_path):
     for output, value in expected.items():
         assert found[output].shape == value.shape
         assert sqnr(value, found[output]) > least
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize("name", ["digits_vit", "minilm_l6_v2"])
+def test_between_codes_real_models_agree_with_onnxruntime(name, zoo, tmp_path):
+    """With onnxruntime's codes in place of its own, no code of the spec engine can go astray.
+
+    These models keep MatMul in float and amplify a single code, so that comparing whole runs says little.
+    """
+    path = tmp_path / "q.onnx"
+    qtool.quantize(zoo / f"{name}.onnx", zoo / f"{name}_calib.npz", output=path, format="qlinear")
+    proto = onnx.shape_inference.infer_shapes(onnx.load(path))
+    types = {v.name: v for v in proto.graph.value_info}
+    quantizers = [node for node in proto.graph.node if node.op_type == "QuantizeLinear"]
+    present = {v.name for v in (*proto.graph.input, *proto.graph.output)}
+    values = dict.fromkeys(node.input[0] for node in quantizers)
+    proto.graph.output.extend(types[n] for n in values if n not in present)
+    floats = [v.name for v in proto.graph.output]
+    forced = onnx.ModelProto()
+    forced.CopyFrom(proto)
+    for node in quantizers:
+        forced.graph.node.remove(node)
+        forced.graph.input.append(types[node.output[0]])
+        proto.graph.output.append(types[node.output[0]])
+    data = np.load(zoo / f"{name}_eval.npz")
+    ort = create_session(proto, optimize=False)
+    feeds = {info.name: data[info.name][:1].astype(info.dtype) for info in ort.inputs}
+    expected = ort.run(feeds)
+    codes = {node.output[0]: expected[node.output[0]] for node in quantizers}
+    found = create_session(forced, **SPEC).run(feeds | codes)
+    assert min(sqnr(expected[n], found[n]) for n in floats) > 110
+    constants = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+    for node in quantizers:
+        x = feeds.get(node.input[0], expected.get(node.input[0]))
+        np.testing.assert_array_equal(
+            kernels.quantize(x, *(constants[n] for n in node.input[1:])), codes[node.output[0]]
+        )

@@ -49,6 +49,83 @@ def conv(call: Call) -> tuple[Array, ...]:
     return (y.astype(x.dtype, copy=False),)
 
 
+def conv_transpose(call: Call) -> tuple[Array, ...]:
+    """ConvTranspose of floats: one matrix product per tap of the kernel, added where the tap writes."""
+    x, w, bias = call.arrays(3)
+    group = call.attributes["group"]
+    g = _transposed(x.shape, w.shape, call.attributes)
+    wide = np.float64 if x.dtype == np.float64 else np.float32
+    spatial, kernel = x.shape[2:], w.shape[2:]
+    features = w.shape[1]
+    columns = x.astype(wide, copy=False).reshape(x.shape[0], group, x.shape[1] // group, math.prod(spatial))
+    weight = w.astype(wide, copy=False).reshape(group, x.shape[1] // group, features, *kernel)
+    y = np.zeros((x.shape[0], w.shape[1] * group, *g.full), wide)
+    for taps in np.ndindex(*kernel):
+        rows = np.ascontiguousarray(weight[(..., *taps)].swapaxes(1, 2))
+        target = _window(y, taps, g.strides, g.dilations, spatial)
+        target += np.matmul(rows, columns).reshape(target.shape)
+    y = y[(slice(None), slice(None), *map(slice, g.begin, map(sum, zip(g.begin, g.output, strict=True))))]
+    if bias is not None:
+        y += bias.astype(wide).reshape(-1, *(1,) * len(kernel))
+    return (y.astype(x.dtype, copy=False),)
+
+
+@dataclass(frozen=True)
+class _Transposed:
+    """The spatial numbers of a ConvTranspose; the output starts at ``begin`` of what all taps write, ``full``."""
+
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: tuple[int, ...]
+    output: tuple[int, ...]
+    full: tuple[int, ...]
+
+
+def _transposed(x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: dict[str, Any]) -> _Transposed:
+    rank = len(x_shape) - 2
+    group = attributes["group"]
+    if rank < 1 or len(w_shape) != rank + 2 or group < 1 or x_shape[1] != w_shape[0] or w_shape[0] % group:
+        raise KernelError(
+            f"ConvTranspose has x of shape {x_shape}, w of shape {w_shape} and group={group}; "
+            "expected (N, C, D1, ..., Dn), (C, M/group, k1, ..., kn) and C divisible by group."
+        )
+    kernel = attributes.get("kernel_shape")
+    if kernel and tuple(kernel) != w_shape[2:]:
+        raise KernelError(f"ConvTranspose has kernel_shape={list(kernel)} and w of shape {w_shape}.")
+
+    def numbers(name: str, default: int, count: int = rank) -> tuple[int, ...]:
+        value = tuple(attributes.get(name) or (default,) * count)
+        if len(value) != count or min(value) < default:
+            raise KernelError(f"ConvTranspose has {name}={list(value)}; expected {count} values >= {default}.")
+        return value
+
+    strides, dilations, adds = numbers("strides", 1), numbers("dilations", 1), numbers("output_padding", 0)
+    pads = numbers("pads", 0, 2 * rank)
+    auto_pad = attributes.get("auto_pad") or "NOTSET"
+    wanted = attributes.get("output_shape")
+    if wanted:
+        wanted = numbers("output_shape", 1)
+    elif auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = tuple(size * stride for size, stride in zip(x_shape[2:], strides, strict=True))
+    full = tuple(
+        (size - 1) * stride + (k - 1) * dilation + 1
+        for size, stride, k, dilation in zip(x_shape[2:], strides, w_shape[2:], dilations, strict=True)
+    )
+    if wanted:  # pads follow from the output; where it reaches beyond what the taps write, it is bias alone
+        total = tuple(max(f + add - size, 0) for f, add, size in zip(full, adds, wanted, strict=True))
+        begin = tuple(t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in total)
+        output = wanted
+    else:
+        if auto_pad == "VALID":
+            pads = (0,) * (2 * rank)
+        begin = pads[:rank]
+        output = tuple(f + add - b - e for f, add, b, e in zip(full, adds, begin, pads[rank:], strict=True))
+        if min(output) < 1:
+            raise KernelError(f"ConvTranspose has pads={list(pads)}, which leave an output of shape {list(output)}.")
+    reach = tuple(max(f, b + size) for f, b, size in zip(full, begin, output, strict=True))
+    return _Transposed(strides, dilations, begin, output, reach)
+
+
 def batch_normalization(call: Call) -> tuple[Array, ...]:
     """BatchNormalization for inference; ``onnx.reference`` takes statistics of the batch below opset 14."""
     if call.outputs > 1 or call.attributes.get("training_mode"):

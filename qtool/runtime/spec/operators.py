@@ -22,6 +22,7 @@ OPERATORS: dict[str, Callable[[Call], tuple[Array, ...]]] = {
     "ConvInteger": quantized.conv_integer,
     "QLinearConv": quantized.qlinear_conv,
     "Conv": floats.conv,
+    "ConvTranspose": floats.conv_transpose,
     "BatchNormalization": floats.batch_normalization,
     "MaxPool": floats.max_pool,
     "GlobalMaxPool": floats.global_max_pool,
