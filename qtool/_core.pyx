@@ -66,6 +66,9 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
         void (*tile)(Py_ssize_t, const void *, const void *, Py_ssize_t, int, uint32_t *,
                      const qt_tile_end *) noexcept nogil
         void (*finish)(const qt_tile_end *) noexcept nogil
+        void (*stream)(const uint8_t *, const uint8_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, uint8_t, bint,
+                       uint32_t *, uint32_t *) noexcept nogil
+        Py_ssize_t stream_rows
     const qt_gemm_u8s8 **QT_GEMM_U8S8
     const int QT_GEMM_U8S8_COUNT
     const qt_gemm_u8s8 *qt_choose_gemm_u8s8(uint32_t, qt_isa)
@@ -1009,6 +1012,7 @@ cdef struct Product:
     Py_ssize_t kc            # K of a block
     Py_ssize_t slice         # K of a call of tile()
     bint fused               # tile() carries out the epilogue
+    bint direct              # stream() reads B as it is
     Py_ssize_t row_blocks
     Py_ssize_t col_ranges
     Py_ssize_t cols          # of a range, a multiple of nr
@@ -1551,25 +1555,31 @@ def matmul_2d(
 
 # B of a few rows: packing it would write and read again what is used once. Each task takes a range of columns, walks B
 # in pieces that fit the first-level cache, packs one, multiplies it with the one panel of A, and adds to sums that fit
-# the second level. Row-major B is walked along its rows, 64 to 256 of them at a time, for the sake of the TLB.
+# the second level. Row-major B is walked along its rows, 64 to 256 of them at a time, for the sake of the TLB. One row of
+# A times row-major B is multiplied straight from B if the kernel can, in the widest ranges whose sums stay in L1.
 
 cdef enum:
     STREAM_COLS = 1024
+    ROW_COLS = 4096
 
 cdef int _stream(Product *p, const Batch *batch, const uint8_t *b, Py_ssize_t k_stride, Py_ssize_t col_stride,
                  int n_threads) except -1:
-    cdef Py_ssize_t tasks, stride, task
+    cdef Py_ssize_t tasks, stride, task, widest = STREAM_COLS
     cdef Workspace ws
     _plan_b(p)
     p.fused = True
     p.mc = p.kernel.mr
-    if k_stride == 1 and col_stride != 1:   # a piece: columns and K
+    p.direct = p.kernel.stream != NULL and p.m == 1 and col_stride == 1
+    if p.direct:
+        p.mc, p.nc, p.slice = 1, 64, 0
+        widest = ROW_COLS
+    elif k_stride == 1 and col_stride != 1:   # a piece: columns and K
         p.nc, p.slice = p.kernel.nr, 1024
     elif p.m <= 4:
         p.nc, p.slice = _round_up(512, p.kernel.nr), p.kernel.kr   # sums are cheap to load again: the longest runs
     else:
         p.nc, p.slice = _round_up(256, p.kernel.nr), 256
-    tasks = _max(_ceil_div(p.n, STREAM_COLS), _min(n_threads, _ceil_div(p.n, p.nc)))
+    tasks = _max(_ceil_div(p.n, widest), _min(n_threads, _ceil_div(p.n, p.nc)))
     p.cols = _round_up(_ceil_div(p.n, tasks), p.nc)
     tasks = _ceil_div(p.n, p.cols)
     n_threads = <int>_min(n_threads, tasks)
@@ -1624,13 +1634,14 @@ cdef void _stream_task(const Product *p, const Batch *batch, char *base, const u
     cdef Py_ssize_t mr = kernel.mr, nr = kernel.nr, col = task * p.cols, stop = _min(col + p.cols, p.n)
     cdef Py_ssize_t k0 = 0, kc, padded, j, i, width
     cdef Workspace ws
-    cdef qt_tile_end[2] ends
-    cdef qt_tile_end *end = &ends[0]
     _carve_stream(p, base, &ws)
+    memset(ws.colsum, 0, <size_t>p.cols * 4)
+    if p.direct:
+        _stream_row(p, batch, &ws, b, k_stride, col, stop)
+        return
     if ws.packed[0] == 0:
         _pack_a(p, &ws, batch.a, batch.row_stride, batch.k_stride, p.m)
         ws.packed[0] = 1
-    memset(ws.colsum, 0, <size_t>p.cols * 4)
     if p.k == 0:
         memset(ws.acc, 0, <size_t>(mr * p.cols) * 4)
     if kernel.begin != NULL:
@@ -1650,12 +1661,43 @@ cdef void _stream_task(const Product *p, const Batch *batch, char *base, const u
                 i += nr
             j += width
         k0 += kc
-    _terms(p, &ws, &batch.sides, ws.colsum - col, p.m, col, stop, ends)
+    _stream_end(p, batch, &ws, col, stop)
+    if kernel.end != NULL:
+        kernel.end()
+
+
+cdef void _stream_row(const Product *p, const Batch *batch, Workspace *ws, const uint8_t *b, Py_ssize_t k_stride,
+                      Py_ssize_t col, Py_ssize_t stop) noexcept nogil:
+    cdef Py_ssize_t k0 = 0, kc, k
+    cdef uint8_t *a = <uint8_t *>ws.a
+    cdef uint8_t flip = p.a_flip
+    cdef uint32_t rowsum = 0
+    if ws.packed[0] == 0:
+        for k in range(p.k):
+            a[k] = batch.a[k * batch.k_stride] ^ flip
+            rowsum += a[k]
+        memset(a + p.k, 0, <size_t>(p.k_padded - p.k))
+        ws.rowsum[0] = rowsum
+        ws.packed[0] = 1
+    memset(ws.acc, 0, <size_t>p.cols * 4)
+    while k0 < p.k:
+        kc = _min(p.kernel.stream_rows, p.k - k0)
+        p.kernel.stream(a + k0, b + k0 * k_stride + col, k_stride, kc, stop - col, p.b_flip, k0 + kc == p.k, ws.acc,
+                        ws.colsum)
+        k0 += kc
+    _stream_end(p, batch, ws, col, stop)
+
+
+cdef void _stream_end(const Product *p, const Batch *batch, const Workspace *ws, Py_ssize_t col,
+                      Py_ssize_t stop) noexcept nogil:
+    cdef Py_ssize_t nr = p.kernel.nr, j = 0
+    cdef qt_tile_end[2] ends
+    cdef qt_tile_end *end = &ends[0]
+    _terms(p, ws, &batch.sides, ws.colsum - col, p.m, col, stop, ends)
     end.row_term = ws.row_term
     end.rows = p.m
-    j = 0
     while j < stop - col:
-        end.acc = ws.acc + j * mr
+        end.acc = ws.acc + j * p.mc
         end.cols = _min(nr, stop - col - j)
         end.col_term = ws.bias + j
         if end.b_zero != NULL:
@@ -1663,10 +1705,8 @@ cdef void _stream_task(const Product *p, const Batch *batch, char *base, const u
         if end.multiplier != NULL:
             end.multiplier = ws.multiplier + j
         end.out = batch.out + (col + j) * (1 if p.requantize != NULL else 4)
-        kernel.finish(end)
+        p.kernel.finish(end)
         j += nr
-    if kernel.end != NULL:
-        kernel.end()
 
 
 # --------------------------------------------------------------------------------------------------------- convolution

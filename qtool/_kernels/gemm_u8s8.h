@@ -43,6 +43,13 @@ typedef struct {
     void (*tile)(ptrdiff_t kc, const void *a, const void *b, ptrdiff_t rows, int first, uint32_t *acc,
                  const qt_tile_end *earlier);
     void (*finish)(const qt_tile_end *end);
+    /* Optional: one row of A times row-major B that is not packed. acc[cols] += a[rows] * (B ^ flip) and colsum[cols] +=
+     * B ^ flip, for `rows` <= stream_rows rows of B, k_stride bytes apart; a is a row of A', padded by 0 to whole dwords.
+     * Between the calls the sums are in an order of the kernel's own, the call with `last` puts them right. Both are
+     * padded to 64 columns, whose values mean nothing. */
+    void (*stream)(const uint8_t *a, const uint8_t *b, ptrdiff_t k_stride, ptrdiff_t rows, ptrdiff_t cols, uint8_t flip,
+                   int last, uint32_t *acc, uint32_t *colsum);
+    ptrdiff_t stream_rows;
 } qt_gemm_u8s8;
 
 #include "amx_permission.h"

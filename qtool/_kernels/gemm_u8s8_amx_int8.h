@@ -133,6 +133,8 @@ static const qt_gemm_u8s8 qt_gemm_u8s8_32x32c64__amx_int8 = {
     .end = qt_tiles_end__amx_int8,
     .tile = qt_gemm_tile_32x32c64__amx_int8,
     .finish = qt_finish__avx512vnni,
+    .stream = qt_stream__avx512vnni,
+    .stream_rows = 16,
 };
 
 #endif

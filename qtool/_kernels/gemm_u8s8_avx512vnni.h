@@ -15,6 +15,7 @@
 #define QT_GEMM_U8S8_AVX512VNNI_H
 
 #include "gemm_pack_c4.h"
+#include "gemm_stream_avx512vnni.h"
 #include "requantize_avx512vnni.h"
 
 #define QT_ROWS_1(X) X(0)
@@ -88,6 +89,8 @@ static const qt_gemm_u8s8 qt_gemm_u8s8_12x32c64__avx512vnni = {
     .run = qt_gemm_run_12x32c64__avx512vnni,
     .tile = qt_gemm_tile_12x32c64__avx512vnni,
     .finish = qt_finish__avx512vnni,
+    .stream = qt_stream__avx512vnni,
+    .stream_rows = 16,
 };
 
 #endif

@@ -102,6 +102,21 @@ def test_matmul_integer_at_the_edges_of_k(ta: type, tb: type, k: int) -> None:
 
 
 @pair
+@pytest.mark.parametrize("k", [0, 1, 3, 15, 16, 17, 35, 83])
+def test_one_row_times_rows_of_b_as_they_are(ta: type, tb: type, k: int) -> None:
+    rng = np.random.default_rng(k)
+    for n in (1, 15, 63, 64, 65, 130, 4159):
+        a, wide = random_codes(rng, ta, (1, k)), random_codes(rng, tb, (2 * k, n + 3))
+        for b in (wide[:k, :n], wide[::2, 3:], wide[k:, 1 : 1 + n][::-1]):
+            za, zb = random_codes(rng, ta, ()), random_codes(rng, tb, (n,))
+            expected = reference.matmul_integer(a, b, za, zb)
+            for threads in (1, 2):
+                assert_same(kernels.matmul_integer(a, b, za, zb, num_threads=threads), expected)
+            args = (a, f32(0.5), za, b, rng.random(n, np.float32), zb, f32(7), ta(3))
+            assert_same(kernels.qlinear_matmul(*args), reference.qlinear_matmul(*args))
+
+
+@pair
 def test_several_blocks_of_k_rows_and_columns(ta: type, tb: type) -> None:
     rng = np.random.default_rng(3)
     a, b = random_codes(rng, ta, (131, 2571)), random_codes(rng, tb, (2571, 261))
