@@ -237,6 +237,7 @@ cdef extern from "_kernels/depthwise.h" nogil:
     uint32_t qt_depthwise_weights(const uint8_t *, Py_ssize_t, Py_ssize_t, int, int, int, int32_t, int32_t, uint32_t,
                                   uint32_t *, uint32_t *)
     void qt_depthwise_ones(Py_ssize_t, uint32_t *)
+    bint qt_depthwise_fill(const qt_depthwise *, const qt_conv *, const qt_band *, const uint8_t *, int, uint8_t *)
     void qt_depthwise_flip(uint8_t *, Py_ssize_t)
     void qt_depthwise_widen(const uint8_t *, Py_ssize_t, int, int32_t, int16_t *)
     const qt_depthwise **QT_DEPTHWISE
@@ -2160,6 +2161,8 @@ cdef void _depthwise_task(const Depthwise *p, const qt_conv *g, const Channels *
         at = (band.slice * g.out[1] + band.line) * g.out[2] + band.column
         for j in range(items):
             copy = ws.copy + j * p.copy_size
+            if p.row.kr == 4 and qt_depthwise_fill(p.row, g, &band, x + (item + j) * x_item, s.x_sign, copy):
+                continue
             qt_band_fill(g, &band, x + (item + j) * x_item, copy)
             if p.row.kr == 2:
                 qt_depthwise_widen(copy, band.bytes, s.x_sign, s.x_zero, ws.wide + j * p.copy_size)

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "conv.h"
 #include "cpu.h"
 #include "requantize.h"
 
@@ -34,6 +35,16 @@ typedef struct {
     uint8_t *codes; /* n, 8-bit out */
 } qt_depthwise_line;
 
+/* A padded copy of consecutive lines of an image. */
+typedef struct {
+    const uint8_t *x;         /* column 0 of line 0 of the copy, if that were inside */
+    ptrdiff_t width;          /* from line to line of x */
+    ptrdiff_t top, bottom;    /* lines of the copy from top up to bottom are inside, */
+    ptrdiff_t first, last;    /* and of those the columns from first up to last */
+    ptrdiff_t lines, pitch;   /* of the copy */
+    uint8_t outside, flip;    /* the byte for what is outside; then all are flipped by exclusive or */
+} qt_depthwise_lines;
+
 typedef struct {
     const char *name; /* <what>c<kr>__<isa> */
     qt_isa isa;
@@ -41,6 +52,8 @@ typedef struct {
     int max_stride; /* along the width; a dilation along it needs `any` */
     int any;        /* takes every stride and dilation */
     void (*run)(const qt_depthwise_line *t);
+    /* The copy, if pitch <= QT_DEPTHWISE_STEP, which may write as much beyond it; or NULL */
+    void (*lines)(const qt_depthwise_lines *l, uint8_t *copy);
 } qt_depthwise;
 
 /* n <= 4 weights of one byte as a group w' and the sum of the w'. Put together in a register: a wide load of bytes just
@@ -56,6 +69,17 @@ static inline uint32_t qt_depthwise_quad(const uint8_t *w, ptrdiff_t n, int w_si
     return w_sign ? g : g ^ flip;
 }
 
+/* The groups of a line of three, from four readable bytes w[0..3] in `bytes`, and the sum of the w'. */
+static inline uint32_t qt_depthwise_three(uint32_t bytes, int w_sign, uint32_t *sum) {
+    const uint32_t g = bytes & 0xFFFFFF, high = w_sign ? g ^ 0x808080 : g;
+    *sum += (high & 0xFF) + ((high >> 8) & 0xFF) + (high >> 16) - 3 * 128;
+    return w_sign ? g : g ^ 0x808080;
+}
+
+static inline uint32_t qt_little_endian(const uint8_t *w) {
+    return w[0] | (uint32_t)w[1] << 8 | (uint32_t)w[2] << 16 | (uint32_t)w[3] << 24; /* one load */
+}
+
 /* Weights of one channel as groups; returns init. x_zero and w_zero are true values; the signs are 128 for a signed
  * operand, else 0. */
 static uint32_t qt_depthwise_weights(const uint8_t *w, ptrdiff_t lines, ptrdiff_t taps, int kr, int x_sign, int w_sign,
@@ -63,6 +87,13 @@ static uint32_t qt_depthwise_weights(const uint8_t *w, ptrdiff_t lines, ptrdiff_
                                      uint32_t *w_zero_left) {
     const uint32_t zx = (uint32_t)(x_zero + x_sign), zw = (uint32_t)(w_zero - (w_sign ? 0 : 128));
     uint32_t sum = 0;
+    *w_zero_left = zw;
+    if (kr == 4 && taps == 3 && lines == 3) {
+        weights[0] = qt_depthwise_three(qt_little_endian(w), w_sign, &sum);
+        weights[1] = qt_depthwise_three(qt_little_endian(w + 3), w_sign, &sum);
+        weights[2] = qt_depthwise_three(qt_little_endian(w + 5) >> 8, w_sign, &sum);
+        return bias + zx * (9 * zw - sum);
+    }
     for (ptrdiff_t r = 0; r < lines; ++r, w += taps)
         for (ptrdiff_t t = 0; t < taps; t += kr, ++weights) {
             if (kr == 4) {
@@ -73,13 +104,31 @@ static uint32_t qt_depthwise_weights(const uint8_t *w, ptrdiff_t lines, ptrdiff_
                 *weights = ((uint32_t)low & 0xFFFF) | (uint32_t)high << 16;
             }
         }
-    *w_zero_left = zw;
     return kr == 2 ? bias : bias + zx * ((uint32_t)(lines * taps) * zw - sum);
 }
 
 /* Groups of one line with 1 for each weight, for the sums of x. */
 static void qt_depthwise_ones(ptrdiff_t taps, uint32_t *ones) {
     for (ptrdiff_t t = 0; t < taps; t += 4) *ones++ = taps - t >= 4 ? 0x01010101u : (1u << (8 * (taps - t))) / 0xFF;
+}
+
+/* The copy of a channel by `lines` of the row, flipped; 0 if it must be made in the general way. */
+static int qt_depthwise_fill(const qt_depthwise *row, const qt_conv *g, const qt_band *b, const uint8_t *x, int x_sign,
+                             uint8_t *copy) {
+    if (row->lines == NULL || b->pitch > QT_DEPTHWISE_STEP || g->kernel[0] != 1 || g->stride[1] != 1) return 0;
+    const ptrdiff_t slice = b->slice * g->stride[0] - g->pad[0], line = b->line - g->pad[1];
+    const ptrdiff_t column = b->column * g->stride[2] - g->pad[2];
+    qt_depthwise_lines l = {.width = g->size[2], .lines = b->rows, .pitch = b->pitch, .outside = g->outside,
+                            .flip = (uint8_t)x_sign};
+    if (slice >= 0 && slice < g->size[0]) {
+        l.x = (const uint8_t *)((uintptr_t)x + (uintptr_t)((slice * g->size[1] + line) * g->size[2] + column));
+        l.top = line < 0 ? -line : 0;
+        l.bottom = g->size[1] - line < b->rows ? g->size[1] - line : b->rows;
+        l.first = column < 0 ? -column : 0;
+        l.last = g->size[2] - column < b->pitch ? g->size[2] - column : b->pitch;
+    }
+    row->lines(&l, copy);
+    return 1;
 }
 
 /* The copy of a channel from the bytes of x to the form of the kernel; `wide` for 16 bits. */

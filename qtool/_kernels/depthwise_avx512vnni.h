@@ -32,12 +32,40 @@
 #undef QT_BLEND
 #undef QT_NARROW
 
+/* One masked load and one store per line, ascending: what a store writes too much is the next line. The load does not touch
+ * what its mask leaves out, so that the address of a padded line may begin before x. */
+#define QT_DEPTHWISE_LINES(PREFIX, SUFFIX, V, MASK)                                                                      \
+    do {                                                                                                               \
+        const V outside = PREFIX##set1_epi8((char)l->outside), flip = PREFIX##set1_epi8((char)l->flip);                 \
+        const V pad = PREFIX##xor_##SUFFIX(outside, flip);                                                             \
+        for (; i < top; ++i, copy += l->pitch) PREFIX##storeu_##SUFFIX((void *)copy, pad);                              \
+        for (; i < bottom; ++i, copy += l->pitch) {                                                                    \
+            const void *from = (const void *)((uintptr_t)l->x + (uintptr_t)(i * l->width));                            \
+            const V v = PREFIX##mask_loadu_epi8(outside, (MASK)mask, from);                                            \
+            PREFIX##storeu_##SUFFIX((void *)copy, PREFIX##xor_##SUFFIX(v, flip));                                       \
+        }                                                                                                              \
+        for (; i < l->lines; ++i, copy += l->pitch) PREFIX##storeu_##SUFFIX((void *)copy, pad);                         \
+    } while (0)
+
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni"))) static void
+qt_depthwise_copy__avx512vnni(const qt_depthwise_lines *l, uint8_t *copy) {
+    const ptrdiff_t columns = l->last > l->first ? l->last - l->first : 0;
+    const uint64_t mask = columns == 0 ? 0 : (~0ull >> (64 - columns)) << l->first;
+    const ptrdiff_t top = l->top < l->lines ? l->top : l->lines, bottom = columns == 0 ? top : l->bottom;
+    ptrdiff_t i = 0;
+    if (l->pitch <= 16) QT_DEPTHWISE_LINES(_mm_, si128, __m128i, __mmask16);
+    else if (l->pitch <= 32) QT_DEPTHWISE_LINES(_mm256_, si256, __m256i, __mmask32);
+    else QT_DEPTHWISE_LINES(_mm512_, si512, __m512i, __mmask64);
+}
+#undef QT_DEPTHWISE_LINES
+
 static const qt_depthwise qt_depthwise_64c4__avx512vnni = {
     .name = "64c4__avx512vnni",
     .isa = QT_ISA_AVX512VNNI,
     .kr = 4,
     .max_stride = 2,
     .run = qt_depthwise_run__avx512vnni,
+    .lines = qt_depthwise_copy__avx512vnni,
 };
 
 #endif

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from qtool import _core
 from qtool.errors import KernelError
 from qtool.kernels.threads import SERIAL_WORK, effective_num_threads, isa_info, product_work
-from qtool.reference import ConvAttributes, ConvGeometry, Form, conv_geometry
+from qtool.reference import ConvAttributes, Form, conv_geometry
 
 Array = npt.NDArray[Any]
 
@@ -27,10 +27,9 @@ _SCALAR_OPERAND = "MatMul has a scalar operand; expected at least one axis."
 def _operand(name: str, value: Array) -> tuple[Array, bool]:
     """An 8-bit integer operand and whether it is signed."""
     value = np.asarray(value)
-    if value.dtype == np.int8:
-        return value, True
-    if value.dtype == np.uint8:
-        return value, False
+    char = value.dtype.char
+    if char in "bB":
+        return value, char == "b"
     if value.dtype.name.startswith("float8"):
         raise KernelError(
             f"'{name}' has type {value.dtype}; the integer kernels take int8 and uint8.",
@@ -83,6 +82,8 @@ def _scale(name: str, value: Array, shape: tuple[int, ...], along: int | None) -
 
 
 def _same_shape(name: str, scale: Array, zero_point: Array) -> None:
+    if type(scale) is np.ndarray and type(zero_point) is np.ndarray and scale.shape == zero_point.shape:
+        return
     s, z = np.asarray(scale), np.asarray(zero_point)
     if s.shape != z.shape and (s.size, z.size) != (1, 1):
         raise KernelError(
@@ -92,6 +93,8 @@ def _same_shape(name: str, scale: Array, zero_point: Array) -> None:
 
 def _output_type(y_zero_point: Array) -> tuple[np.dtype[Any], int, bool]:
     value, signed = _operand("y_zero_point", y_zero_point)
+    if value.ndim == 0:
+        return value.dtype, int(value), signed
     return value.dtype, int(_parameter("y_zero_point", value, (), None)), signed
 
 
@@ -462,10 +465,11 @@ def qlinear_matmul(
 
 def _volume(name: str, value: Array) -> NDArray[np.uint8]:
     """The bytes of an operand of a convolution, contiguous, with leading spatial axes of length 1 up to three."""
+    shape = (*value.shape[:2], *(1,) * (5 - value.ndim), *value.shape[2:])
     if not value.flags.c_contiguous:
         _log.debug("'%s' of shape %s is not contiguous: copied", name, value.shape)
-    shape = (*value.shape[:2], *(1,) * (5 - value.ndim), *value.shape[2:])
-    return np.ascontiguousarray(value).view(np.uint8).reshape(shape)
+        value = np.ascontiguousarray(value)
+    return value.view(np.uint8).reshape(shape)
 
 
 class PackedConv:
@@ -531,15 +535,41 @@ def pack_conv_weights(w: Array, group: int = 1, *, num_threads: int | None = Non
 
 
 def _hashable(value: Any) -> Any:
+    if type(value) is list:
+        return tuple(value)
+    if type(value) is int or type(value) is str:
+        return value
     return tuple(value) if np.iterable(value) and not isinstance(value, str) else value
 
 
+class _ConvLayout(NamedTuple):
+    """What follows from shapes and attributes, with leading spatial axes of length 1 up to three."""
+
+    strides: tuple[int, ...]
+    pads_begin: tuple[int, ...]
+    dilations: tuple[int, ...]
+    shape: tuple[int, ...]
+    padded_shape: tuple[int, ...]
+    work: int
+
+
 @functools.lru_cache(maxsize=1024)
-def _geometry(
-    x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: tuple[tuple[str, Any], ...]
-) -> ConvGeometry:
-    """:func:`conv_geometry`, remembered: a small convolution takes less time than its arithmetic in Python."""
-    return conv_geometry(x_shape, w_shape, **dict(attributes))
+def _layout(x_shape: tuple[int, ...], w_shape: tuple[int, ...], attributes: tuple[tuple[str, Any], ...]) -> _ConvLayout:
+    """The layout, remembered: a small convolution takes less time than its arithmetic in Python."""
+    geometry = conv_geometry(x_shape, w_shape, **dict(attributes))
+    rank = len(x_shape) - 2
+    if rank > 3:
+        raise KernelError(f"x of shape {x_shape} has {rank} spatial axes; the convolution kernel takes up to 3.")
+    ones, zeros = (1,) * (3 - rank), (0,) * (3 - rank)
+    shape = (x_shape[0], w_shape[0], *geometry.output)
+    return _ConvLayout(
+        ones + geometry.strides,
+        zeros + geometry.pads_begin,
+        ones + geometry.dilations,
+        shape,
+        (*shape[:2], *ones, *geometry.output),
+        product_work(math.prod(shape) * math.prod(w_shape[1:]), math.prod(w_shape)),
+    )
 
 
 class _Conv:
@@ -561,24 +591,20 @@ class _Conv:
         self.x, self.x_signed = _operand("x", x)
         self.w, self.w_signed = _operand("w", w)
         self.w_volume = volume
-        geometry = _geometry(x.shape, w.shape, tuple((k, _hashable(v)) for k, v in attributes.items()))
-        rank = x.ndim - 2
-        if rank > 3:
-            raise KernelError(f"x of shape {x.shape} has {rank} spatial axes; the convolution kernel takes up to 3.")
-        self.x_zero = int(_zero_point("x_zero_point", x_zero_point, "x", self.x, None))
-        self.w_zero = self.per_channel(_zero_point("w_zero_point", w_zero_point, "w", self.w.reshape(len(w), -1), -2))
-        ones, zeros = (1,) * (3 - rank), (0,) * (3 - rank)
-        self.strides, self.dilations = ones + geometry.strides, ones + geometry.dilations
-        self.pads_begin = zeros + geometry.pads_begin
-        self.shape = (x.shape[0], w.shape[0], *geometry.output)
-        self.padded_shape = (x.shape[0], w.shape[0], *ones, *geometry.output)
-        self.work = product_work(math.prod(self.shape) * math.prod(w.shape[1:]), w.size)
+        self.layout = _layout(x.shape, w.shape, tuple([(k, _hashable(v)) for k, v in attributes.items()]))
+        code = _one_code(x_zero_point, self.x.dtype.char)
+        self.x_zero = int(_zero_point("x_zero_point", x_zero_point, "x", self.x, None)) if code is None else code
+        codes = _codes(w_zero_point, self.w.dtype.char, w.shape[0])
+        if type(codes) is not np.ndarray:  # the general way, which also tells what is wrong
+            rows = _Like(self.w.dtype, (w.shape[0], math.prod(w.shape[1:])))
+            codes = self.per_channel(_zero_point("w_zero_point", w_zero_point, "w", rows, -2))
+        self.w_zero = codes
 
     def per_channel(self, value: Array) -> Array:
         """A parameter as one value per output channel, contiguous."""
         if value.ndim == 0:
             return np.full(self.w.shape[0], value)
-        return np.ascontiguousarray(value)
+        return value if value.flags.c_contiguous else np.ascontiguousarray(value)
 
     def run(
         self,
@@ -587,7 +613,8 @@ class _Conv:
         num_threads: int | None,
         scales: tuple[Array, Array, float, int, bool, bool] | None = None,
     ) -> Array:
-        """Fill ``out`` (of ``padded_shape``) and give it the shape of the result."""
+        """Fill ``out`` (of the layout's ``padded_shape``) and give it the shape of the result."""
+        layout = self.layout
         x_scale = w_scale = None
         y_scale, y_zero, y_signed, literal = 1.0, 0, False, False
         if scales is not None:
@@ -597,9 +624,9 @@ class _Conv:
             _volume("w", self.w) if self.w_volume is None else self.w_volume,
             self.packed,
             self.group,
-            self.strides,
-            self.pads_begin,
-            self.dilations,
+            layout.strides,
+            layout.pads_begin,
+            layout.dilations,
             self.x_signed,
             self.w_signed,
             self.x_zero,
@@ -613,9 +640,9 @@ class _Conv:
             y_zero,
             y_signed,
             literal,
-            1 if type(num_threads) is int and num_threads == 1 else effective_num_threads(num_threads, self.work),
+            1 if type(num_threads) is int and num_threads == 1 else effective_num_threads(num_threads, layout.work),
         )
-        return out.reshape(self.shape)
+        return out.reshape(layout.shape)
 
 
 def conv_integer(
@@ -645,7 +672,7 @@ def conv_integer(
         ConfigError: If ``num_threads`` is not a positive integer.
     """
     conv = _Conv(x, w, x_zero_point, w_zero_point, attributes)
-    return conv.run(np.empty(conv.padded_shape, np.int32), None, num_threads)
+    return conv.run(np.empty(conv.layout.padded_shape, np.int32), None, num_threads)
 
 
 def qlinear_conv(
@@ -690,7 +717,7 @@ def qlinear_conv(
     _same_shape("w", w_scale, w_zero_point)
     conv = _Conv(x, w, x_zero_point, w_zero_point, attributes)
     sx = _scale("x_scale", x_scale, (), None).reshape(1)
-    channels = len(conv.w)
+    channels = conv.w.shape[0]
     sw = conv.per_channel(_scale("w_scale", w_scale, (channels, 1), -2))
     sy = float(_scale("y_scale", y_scale, (), None))
     dtype, y_zero, y_signed = _output_type(y_zero_point)
@@ -698,7 +725,7 @@ def qlinear_conv(
         bias = np.ascontiguousarray(bias)
         if bias.dtype != np.int32 or bias.shape != (channels,):
             raise KernelError(f"'bias' is {bias.dtype} of shape {bias.shape}; expected int32 of shape ({channels},).")
-    out = np.empty(conv.padded_shape, dtype)
+    out = np.empty(conv.layout.padded_shape, dtype)
     return conv.run(out, bias, num_threads, (sx, sw, sy, y_zero, y_signed, literal))
 
 
