@@ -999,6 +999,9 @@ def histogram(
 #   for each task:  pack A block (mc x K, up to 768 KiB)   -> L2, unless this thread packed it for its last task
 #     for each B panel, each slice of K (512 if K > 1024), each A panel:
 #       tile()      (B slice stays in L1; carries out the end of the tile before: corrections, requantization, store)
+#
+# If moreover all of A is one block, B that is used once is not packed ahead: each task packs its own columns, few
+# enough to stay in L2, so that packed B is neither written to memory nor read again, nor are there new pages to be cleared.
 
 cdef struct Product:
     # Shape, blocking and packed B of a family of equal products.
@@ -1014,6 +1017,7 @@ cdef struct Product:
     Py_ssize_t slice         # K of a call of tile()
     bint fused               # tile() carries out the epilogue
     bint direct              # stream() reads B as it is
+    bint by_range            # each task packs its columns of B
     Py_ssize_t row_blocks
     Py_ssize_t col_ranges
     Py_ssize_t cols          # of a range, a multiple of nr
@@ -1047,6 +1051,9 @@ cdef struct Batch:
     Py_ssize_t k_stride
     const Py_ssize_t *a_item    # item of each product, NULL: 0
     const Py_ssize_t *b_item
+    const uint8_t *b            # by_range: not packed
+    Py_ssize_t b_k_stride
+    Py_ssize_t b_col_stride
     Sides sides                 # of the first product
     Py_ssize_t a_zero_item
     Py_ssize_t b_zero_item
@@ -1094,6 +1101,11 @@ cdef Py_ssize_t _carve(const Product *p, char *at, Workspace *ws) noexcept nogil
         at += cols
         ws.multiplier = <float *>at
         at += cols
+        if p.by_range:
+            ws.colsum = <uint32_t *>at
+            at += cols
+            ws.columns = <uint8_t *>at
+            at += p.cols * p.k_padded * p.kernel.b_size
         return _round_up(at - start, 4096) + 64   # threads apart, and not in the same sets of the cache
     ws.acc = <uint32_t *>at
     at += _round_up(p.mc * p.nc * 4, 64)
@@ -1121,12 +1133,17 @@ cdef void _plan_b(Product *p) noexcept nogil:
     p.b_bytes = _round_up(p.n_padded * p.k_padded * p.kernel.b_size, 64)
 
 
+cdef enum:
+    ONE_BLOCK_BYTES = 786432   # packed A of a task
+    RANGE_BYTES = 393216       # packed B of a task that packs it
+
+
 cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
     """Choose blocks: packed A in about 256 KiB, B tiles in the rest of L2, four tasks per thread if possible."""
     cdef Py_ssize_t mr = p.kernel.mr, nr = p.kernel.nr, wanted = 4 * n_threads if n_threads > 1 else 1, blocks
     _plan_b(p)
     if p.fused:
-        p.mc = _max(mr, 786432 // _max(1, p.k_padded * p.kernel.a_size) // mr * mr)
+        p.mc = _max(mr, ONE_BLOCK_BYTES // _max(1, p.k_padded * p.kernel.a_size) // mr * mr)
         blocks = _ceil_div(p.m, p.mc)
         if blocks > 1:
             blocks = _round_up(blocks, n_threads)   # blocks of one size: none is left over for one thread
@@ -1138,6 +1155,8 @@ cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
     p.row_blocks = _ceil_div(p.m, p.mc)
     p.col_ranges = _min(_ceil_div(wanted, _max(1, items * p.row_blocks)), _ceil_div(p.n, 4 * nr))
     p.cols = _round_up(_ceil_div(p.n, p.col_ranges), nr)
+    if p.by_range:
+        p.cols = _min(p.cols, _max(RANGE_BYTES // _max(1, p.k_padded) // 64, 1) * 64)
     p.col_ranges = _ceil_div(p.n, p.cols)
 
 
@@ -1196,9 +1215,13 @@ cdef void _multiply(const Product *p, const Workspace *ws, const Sides *s, Py_ss
         kernel.end()
 
 
-cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s, Py_ssize_t item, Py_ssize_t row,
-                          Py_ssize_t rows, Py_ssize_t col_start, Py_ssize_t col_stop, char *out) noexcept nogil:
-    """The same as _multiply, with the epilogue of each tile inside the next. One zero point and scale for all rows."""
+cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s, const char *b, const uint32_t *colsum,
+                          Py_ssize_t row, Py_ssize_t rows, Py_ssize_t col_start, Py_ssize_t col_stop,
+                          char *out) noexcept nogil:
+    """The same as _multiply, with the epilogue of each tile inside the next. One zero point and scale for all rows.
+
+    ``b`` and ``colsum`` start at column ``col_start``.
+    """
     cdef const qt_gemm_u8s8 *kernel = p.kernel
     cdef Py_ssize_t mr = kernel.mr, nr = kernel.nr, panels = _ceil_div(rows, mr)
     cdef Py_ssize_t width = 4 if p.requantize == NULL else 1
@@ -1207,10 +1230,9 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
     cdef qt_tile_end[2] ends
     cdef qt_tile_end *end
     cdef const qt_tile_end *earlier = NULL
-    cdef const char *b = p.b_packed + item * p.b_bytes
     cdef uint32_t *acc
     cdef bint sliced = p.slice < p.k_padded
-    _terms(p, ws, s, p.colsum + item * p.n_padded, rows, col_start, col_stop, ends)
+    _terms(p, ws, s, colsum - col_start, rows, col_start, col_stop, ends)
     if kernel.begin != NULL:
         kernel.begin()
     # From one tile to the next: along the rows of A if B is the operand that stays in the cache, else along the columns
@@ -1230,8 +1252,8 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
                     slot = ((j // nr) & 1) * panels + i if sliced else tiles & 1
                     acc = ws.acc + slot * mr * nr
                     kernel.tile(kc, ws.a + (i * mr * p.k_padded + k0 * mr) * kernel.a_size,
-                                b + (j * p.k_padded + k0 * nr) * kernel.b_size, _min(mr, rows - i * mr), k0 == 0, acc,
-                                earlier)
+                                b + ((j - col_start) * p.k_padded + k0 * nr) * kernel.b_size,
+                                _min(mr, rows - i * mr), k0 == 0, acc, earlier)
                     earlier = NULL
                     if last:
                         end = &ends[tiles & 1]
@@ -1476,6 +1498,7 @@ cdef void _matmul_task(const Product *p, const Batch *batch, char *base, Py_ssiz
     cdef Sides s = batch.sides
     cdef Py_ssize_t block = task // p.col_ranges, r = block // p.row_blocks
     cdef Py_ssize_t row = block % p.row_blocks * p.mc, rows = _min(p.mc, p.m - row), col = task % p.col_ranges * p.cols
+    cdef Py_ssize_t stop = _min(col + p.cols, p.n)
     cdef Py_ssize_t a_item = batch.a_item[r] if batch.a_item != NULL else 0
     cdef Py_ssize_t b_item = batch.b_item[r] if batch.b_item != NULL else 0
     cdef char *out = batch.out + r * p.m * p.n * (1 if p.requantize != NULL else 4)
@@ -1489,10 +1512,16 @@ cdef void _matmul_task(const Product *p, const Batch *batch, char *base, Py_ssiz
         _pack_a(p, &ws, batch.a + a_item * batch.a_item_step + row * batch.row_stride, batch.row_stride,
                 batch.k_stride, rows)
         ws.packed[0] = block + 1
-    if p.fused:
-        _multiply_fused(p, &ws, &s, b_item, row, rows, col, _min(col + p.cols, p.n), out)
+    if p.by_range:
+        memset(ws.colsum, 0, <size_t>p.cols * 4)
+        p.kernel.pack_b(batch.b + col * batch.b_col_stride, batch.b_k_stride, batch.b_col_stride, stop - col, p.k,
+                        p.b_flip, ws.columns, ws.colsum)
+        _multiply_fused(p, &ws, &s, <const char *>ws.columns, ws.colsum, row, rows, col, stop, out)
+    elif p.fused:
+        _multiply_fused(p, &ws, &s, p.b_packed + b_item * p.b_bytes + col * p.k_padded * p.kernel.b_size,
+                        p.colsum + b_item * p.n_padded + col, row, rows, col, stop, out)
     else:
-        _multiply(p, &ws, &s, b_item, row, rows, col, _min(col + p.cols, p.n), out)
+        _multiply(p, &ws, &s, b_item, row, rows, col, stop, out)
 
 
 def matmul_2d(
@@ -1518,18 +1547,22 @@ def matmul_2d(
     cdef Product p
     cdef Batch batch
     cdef qt_requantize q = _requantize(y_scale, y_zero, y_signed, False)
-    cdef bint codes = out8 is not None, few
+    cdef bint codes = out8 is not None, few, by_range = False
     cdef int32_t a_zero32 = a_zero, b_zero32 = b_zero
     memset(&batch, 0, sizeof(batch))
     if a.shape[0] == 0 or (out8.shape[1] if codes else out32.shape[1]) == 0:
         return
     few = packed is None and _gemm.tile != NULL and a.shape[0] <= _gemm.mr
     if packed is None and not few:
+        by_range = _gemm.tile != NULL and (
+            _round_up(a.shape[0], _gemm.mr) * _round_up(b.shape[0], _gemm.kr) * _gemm.a_size <= ONE_BLOCK_BYTES)
+    if packed is None and not few and not by_range:
         packed = PackedMatrices.__new__(PackedMatrices)
         packed._pack(&b[0, 0] if b.shape[0] else NULL, 1, b.shape[0], b.shape[1], 0, b.strides[0], b.strides[1],
                      b_signed, n_threads)
-    if few:
+    if few or by_range:
         memset(&p, 0, sizeof(p))
+        p.by_range = by_range
         p.kernel = _gemm
         p.k, p.n = b.shape[0], b.shape[1]
         p.b_flip = 0 if b_signed else 0x80
@@ -1551,13 +1584,15 @@ def matmul_2d(
     if few:
         _stream(&p, &batch, &b[0, 0] if p.k else NULL, b.strides[0], b.strides[1], n_threads)
     else:
+        if by_range:
+            batch.b, batch.b_k_stride, batch.b_col_stride = &b[0, 0] if p.k else NULL, b.strides[0], b.strides[1]
         _products(&p, &batch, n_threads)
 
 
 # B of a few rows: packing it would write and read again what is used once. Each task takes a range of columns, walks B
 # in pieces that fit the first-level cache, packs one, multiplies it with the one panel of A, and adds to sums that fit
-# the second level. Row-major B is walked along its rows, 64 to 256 of them at a time, for the sake of the TLB. One row of
-# A times row-major B is multiplied straight from B if the kernel can, in the widest ranges whose sums stay in L1.
+# the second level. Row-major B is walked along its rows, 64 to 256 of them at a time, for the sake of the TLB. One row
+# of A times row-major B is multiplied straight from B if the kernel can, in the widest ranges whose sums stay in L1.
 
 cdef enum:
     STREAM_COLS = 1024
