@@ -1001,7 +1001,8 @@ def histogram(
 #       tile()      (B slice stays in L1; carries out the end of the tile before: corrections, requantization, store)
 #
 # If moreover all of A is one block, B that is used once is not packed ahead: each task packs its own columns, few
-# enough to stay in L2, so that packed B is neither written to memory nor read again, nor are there new pages to be cleared.
+# enough to stay in L2, so that packed B is neither written to memory nor read again, nor are there new pages to be
+# cleared.
 
 cdef struct Product:
     # Shape, blocking and packed B of a family of equal products.
