@@ -118,6 +118,21 @@ def test_every_form_of_a_model_runs(tmp_path, form):
     assert session.run({"x": x}, []) == {}
 
 
+@pytest.mark.parametrize(("given", "variable", "expected"), [(None, None, 1), (None, "2", None), (1, "2", 1)])
+def test_kernels_have_one_thread_unless_told(given, variable, expected, monkeypatch):
+    """Threads of NumPy's BLAS spin on the processors that more would want; None leaves it to the variable."""
+    seen = []
+    real = kernels.quantize
+    monkeypatch.setattr(kernels, "quantize", lambda *a, num_threads, **k: seen.append(num_threads) or real(*a, **k))
+    monkeypatch.delenv("QTOOL_NUM_THREADS", raising=False)
+    if variable:
+        monkeypatch.setenv("QTOOL_NUM_THREADS", variable)
+    text = "g (float[2] x, float s) => (uint8[2] y) { y = QuantizeLinear(x, s) }"
+    feeds = {"x": np.ones(2, np.float32), "s": np.ones((), np.float32)}
+    create_session(model(text), num_threads=given, **SPEC).run(feeds)
+    assert seen == [expected]
+
+
 def test_inputs_and_outputs_are_described():
     text = "g (float16[N, 3, ?] x, int64 i, int4[2] q, string[N] s) => (float16[N, 3, 8] y) { y = Identity(x) }"
     session = create_session(model(text, 21, 10), **SPEC)

@@ -31,7 +31,9 @@ class SpecSession:
         model: A file, serialized bytes, or a proto (which is not changed). External data is found beside the file;
             for bytes and protos, in ``base_dir``.
         optimize: Taken for the sake of the protocol; the graph always runs as it is written.
-        num_threads: Threads of the kernels; by default as many as the work is worth.
+        num_threads: Threads of the kernels; by default what QTOOL_NUM_THREADS says, else 1, because the threads of
+            NumPy's BLAS wait for work by spinning, and kernels that want the same processors take up to ten times
+            as long.
         base_dir: Folder that external data of bytes or of a proto is relative to.
 
     Raises:
@@ -51,7 +53,10 @@ class SpecSession:
         del optimize
         if num_threads is not None and num_threads < 1:
             raise ConfigError(f"Number of threads is {num_threads}; expected 1 or more.")
-        threads = None if num_threads is None else min(num_threads, os.cpu_count() or 1)
+        if num_threads is None:
+            threads = None if "QTOOL_NUM_THREADS" in os.environ else 1  # None: the kernels read the variable
+        else:
+            threads = min(num_threads, os.cpu_count() or 1)
         self._subject = f"Model '{model}'" if isinstance(model, (str, Path)) else "Model"
         proto = _loaded(model, self._subject, base_dir)
         known = onnx.defs.onnx_opset_version()
