@@ -1000,9 +1000,8 @@ def histogram(
 #     for each B panel, each slice of K (512 if K > 1024), each A panel:
 #       tile()      (B slice stays in L1; carries out the end of the tile before: corrections, requantization, store)
 #
-# If moreover all of A is one block, B that is used once is not packed ahead: each task packs its own columns, few
-# enough to stay in L2, so that packed B is neither written to memory nor read again, nor are there new pages to be
-# cleared.
+# If moreover all of A is one block and K is not too long, B that is used once is not packed ahead: each task packs its
+# own columns, few enough to stay in L2, so that packed B is neither written to memory nor read again.
 
 cdef struct Product:
     # Shape, blocking and packed B of a family of equal products.
@@ -1137,6 +1136,7 @@ cdef void _plan_b(Product *p) noexcept nogil:
 cdef enum:
     ONE_BLOCK_BYTES = 786432   # packed A of a task
     RANGE_BYTES = 393216       # packed B of a task that packs it
+    RANGE_COLS = 256           # at least: shorter runs along the rows of B are slower than packing ahead
 
 
 cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
@@ -1555,8 +1555,8 @@ def matmul_2d(
         return
     few = packed is None and _gemm.tile != NULL and a.shape[0] <= _gemm.mr
     if packed is None and not few:
-        by_range = _gemm.tile != NULL and (
-            _round_up(a.shape[0], _gemm.mr) * _round_up(b.shape[0], _gemm.kr) * _gemm.a_size <= ONE_BLOCK_BYTES)
+        by_range = (_gemm.tile != NULL and b.shape[0] * RANGE_COLS <= RANGE_BYTES
+                    and _round_up(a.shape[0], _gemm.mr) * _round_up(b.shape[0], _gemm.kr) <= ONE_BLOCK_BYTES)
     if packed is None and not few and not by_range:
         packed = PackedMatrices.__new__(PackedMatrices)
         packed._pack(&b[0, 0] if b.shape[0] else NULL, 1, b.shape[0], b.shape[1], 0, b.strides[0], b.strides[1],

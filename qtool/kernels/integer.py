@@ -19,6 +19,8 @@ from qtool.reference import ConvAttributes, Form, conv_geometry
 
 Array = npt.NDArray[Any]
 
+_ndarray = np.ndarray
+
 _log = logging.getLogger(__name__)
 
 _SCALAR_OPERAND = "MatMul has a scalar operand; expected at least one axis."
@@ -226,14 +228,14 @@ class _Pair:
     ) -> Array:
         """Fill ``out``."""
         a, b, packed = self.a, self.b, self.packed
-        scalar_zero = type(b_zero) is int
+        a_signed, scalar_zero = a.dtype.char == "b", type(b_zero) is int
         sa, sb, sy, y_zero, y_signed = scales if scales is not None else (1.0, 1.0, 1.0, 0, False)
         scalar_scale = type(sb) is float
         _core.matmul_2d(
-            a.view(np.uint8),
-            b.view(np.uint8) if b is not None else None,
+            a if not a_signed else a.view(np.uint8),
+            b if b is None or not self.b_signed else b.view(np.uint8),
             packed.current() if packed is not None else None,
-            a.dtype.char == "b",
+            a_signed,
             self.b_signed,
             a_zero,
             b_zero if scalar_zero else 0,  # type: ignore[arg-type]
@@ -253,8 +255,9 @@ class _Pair:
 
 def _one_code(value: Any, char: str) -> int | None:
     """A zero point that is one value of the right type, or None."""
-    if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 and value.dtype.char == char:
-        return int(value)
+    # the exact type first: it is what comes, and isinstance() of two classes takes as long as the rest
+    if (type(value) is _ndarray or isinstance(value, (np.generic, np.ndarray))) and value.ndim == 0:
+        return int(value) if value.dtype.char == char else None
     return None
 
 
@@ -266,8 +269,8 @@ def _codes(value: Any, char: str, n: int) -> int | Array | None:
 
 
 def _one_float(value: Any) -> float | None:
-    if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 and value.dtype.char == "f":
-        return float(value)
+    if (type(value) is _ndarray or isinstance(value, (np.generic, np.ndarray))) and value.ndim == 0:
+        return float(value) if value.dtype.char == "f" else None
     return None
 
 
