@@ -120,7 +120,7 @@ def test_every_form_of_a_model_runs(tmp_path, form):
 
 @pytest.mark.parametrize(("given", "variable", "expected"), [(None, None, 1), (None, "2", None), (1, "2", 1)])
 def test_kernels_have_one_thread_unless_told(given, variable, expected, monkeypatch):
-    """Threads of NumPy's BLAS spin on the processors that more would want; None leaves it to the variable."""
+    """Threads of NumPy's BLAS contend with more for the processors; None leaves it to the variable."""
     seen = []
     real = kernels.quantize
     monkeypatch.setattr(kernels, "quantize", lambda *a, num_threads, **k: seen.append(num_threads) or real(*a, **k))

@@ -32,8 +32,7 @@ class SpecSession:
             for bytes and protos, in ``base_dir``.
         optimize: Taken for the sake of the protocol; the graph always runs as it is written.
         num_threads: Threads of the kernels; by default what QTOOL_NUM_THREADS says, else 1, because the threads of
-            NumPy's BLAS wait for work by spinning, and kernels that want the same processors take up to ten times
-            as long.
+            NumPy's BLAS contend with more for the same processors.
         base_dir: Folder that external data of bytes or of a proto is relative to.
 
     Raises:
