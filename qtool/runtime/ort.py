@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from qtool.errors import ConfigError, DataError, ModelError
 from qtool.runtime import TensorInfo
+from qtool.runtime.outputs import wanted_outputs
 from qtool.runtime.paths import is_utf8
 
 if TYPE_CHECKING:
@@ -131,14 +132,7 @@ class OrtSession:
             ModelError: If an output is asked for that the model has not.
             DataError: If ORT does not take the feeds or fails while it computes; one line.
         """
-        names = list(self._output_types) if outputs is None else list(outputs)
-        for name in names:
-            if name in self.opaque_outputs:
-                raise ModelError(f"{self._subject}: output '{name}' is {self.opaque_outputs[name]}, which is no array.")
-            if name not in self._output_types:
-                raise ModelError(
-                    f"{self._subject} has no output '{name}'; its outputs are {', '.join(self._output_types)}."
-                )
+        names = wanted_outputs(self._subject, outputs, self._output_types, self.opaque_outputs)
         if not names:  # ORT takes an empty list for "all"
             return {}
         types = [self._output_types[name] for name in names]

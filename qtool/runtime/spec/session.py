@@ -14,6 +14,7 @@ from onnx import TensorProto, external_data_helper
 
 from qtool.errors import ConfigError, DataError, ModelError
 from qtool.runtime import TensorInfo
+from qtool.runtime.outputs import wanted_outputs
 from qtool.runtime.paths import is_utf8
 from qtool.runtime.spec.evaluator import NodeError, with_operators
 from qtool.runtime.spec.operators import classes
@@ -101,12 +102,7 @@ class SpecSession:
             DataError: If the feeds do not fit, or an operator does not take what it gets; one line.
         """
         known = [info.name for info in self.outputs]
-        names = known if outputs is None else list(outputs)
-        for name in names:
-            if name in self.opaque_outputs:
-                raise ModelError(f"{self._subject}: output '{name}' is {self.opaque_outputs[name]}, which is no array.")
-            if name not in known:
-                raise ModelError(f"{self._subject} has no output '{name}'; its outputs are {', '.join(known)}.")
+        names = wanted_outputs(self._subject, outputs, known, self.opaque_outputs)
         self._check(feeds)
         if not names:
             return {}
