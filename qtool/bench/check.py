@@ -6,7 +6,7 @@ reference compute them once, and returns a call of the kernel. To add a kernel, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -170,14 +170,19 @@ def _conv(rng: Rng) -> tuple[Array, Array, dict[str, Any]]:
     return x, _codes(rng, _byte(rng), (outputs * group, inputs, *kernel)), attributes
 
 
-def _conv_integer(rng: Rng) -> tuple[Any, Call]:
+def _conv_integer(rng: Rng, *, packed: bool = False) -> tuple[Any, Call]:
     x, w, attributes = _conv(rng)
     zeros = (_codes(rng, x.dtype, ()), _codes(rng, w.dtype, (len(w),) if rng.random() < 0.5 else ()))
     expected = reference.conv_integer(x, w, *zeros, **attributes)
-    return expected, lambda t: kernels.conv_integer(x, w, *zeros, num_threads=t, **attributes)
+
+    def call(threads: int) -> Array:
+        weights: Any = kernels.pack_conv_weights(w, attributes["group"]) if packed else w
+        return kernels.conv_integer(x, weights, *zeros, num_threads=threads, **attributes)
+
+    return expected, call
 
 
-def _qlinear_conv(rng: Rng) -> tuple[Any, Call]:
+def _qlinear_conv(rng: Rng, *, packed: bool = False) -> tuple[Any, Call]:
     x, w, attributes = _conv(rng)
     channels = (len(w),) if rng.random() < 0.6 else ()
     bias = rng.integers(-(2**20), 2**20, len(w), np.int32) if rng.random() < 0.6 else None
@@ -187,7 +192,12 @@ def _qlinear_conv(rng: Rng) -> tuple[Any, Call]:
         *(_factors(rng, ()) * np.float32(10), _codes(rng, _byte(rng), ())),
     )
     expected = reference.qlinear_conv(*arguments, bias, **attributes)
-    return expected, lambda t: kernels.qlinear_conv(*arguments, bias, num_threads=t, **attributes)
+
+    def call(threads: int) -> Array:
+        weights: Any = kernels.pack_conv_weights(w, attributes["group"]) if packed else w
+        return kernels.qlinear_conv(*arguments[:3], weights, *arguments[4:], bias, num_threads=threads, **attributes)
+
+    return expected, call
 
 
 def _values(rng: Rng, shape: tuple[int, ...], kind: Any = np.float32) -> Array:
@@ -281,6 +291,14 @@ def _absmax(rng: Rng) -> tuple[Any, Call]:
     return reference.absmax(x, axis), lambda t: kernels.absmax(x, axis, num_threads=t)
 
 
+def _abs_mean(rng: Rng) -> tuple[Any, Call]:
+    shape = _sizes(rng, int(rng.integers(1, 4)))
+    shape = (int(rng.integers(1000, 2100)), *shape[1:2]) if rng.random() < 0.1 else shape  # more than a block of rows
+    x = _values(rng, shape, _float_type(rng))
+    axis = int(rng.integers(0, len(shape)))
+    return reference.abs_mean(x, axis), lambda t: kernels.abs_mean(x, axis, num_threads=t)
+
+
 def _histogram(rng: Rng) -> tuple[Any, Call]:
     x = (rng.standard_normal(int(rng.integers(0, 3000))) * 10.0 ** rng.integers(-3, 4)).astype(_float_type(rng))
     largest = float(np.abs(x.astype(np.float64)).max(initial=1.0))
@@ -301,18 +319,15 @@ DRAWS: dict[str, Draw] = {
     "qlinear_matmul": _qlinear_matmul,
     "qlinear_matmul, B packed": lambda rng: _qlinear_matmul(rng, packed=True),
     "conv_integer": _conv_integer,
+    "conv_integer, weights packed": lambda rng: _conv_integer(rng, packed=True),
     "qlinear_conv": _qlinear_conv,
+    "qlinear_conv, weights packed": lambda rng: _qlinear_conv(rng, packed=True),
     "dynamic_quantize_linear": _dynamic_quantize,
     "quantize": _quantize,
     "dequantize": _dequantize,
     "pack, unpack": _pack,
     "min_max": _min_max,
     "absmax": _absmax,
+    "abs_mean": _abs_mean,
     "histogram": _histogram,
 }
-
-
-def check_all(comparisons: int, *, seed: int = 0) -> Iterator[Outcome]:
-    """Every kernel in turn."""
-    for kernel in DRAWS:
-        yield check(kernel, comparisons, seed=seed)
