@@ -97,16 +97,6 @@ class QDType:
         return self.kind in ("int", "uint")
 
     @property
-    def is_signed(self) -> bool:
-        """Whether the type has negative values."""
-        return self.kind in ("int", "float")
-
-    @property
-    def per_byte(self) -> int:
-        """Elements in one byte of ``raw_data``; 1 for types of 8 bits and more, and for 6-bit types (4 in 3 bytes)."""
-        return 8 // self.bits if self.bits in (2, 4) else 1
-
-    @property
     def symmetric_zero_point(self) -> int:
         """The zero point of a symmetric range: a constant of the type, never derived through float arithmetic."""
         return 1 << (self.bits - 1) if self.kind == "uint" else 0

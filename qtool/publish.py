@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -378,8 +378,3 @@ def _same_interface(reference: Session, candidate: Session) -> None:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:300]
-
-
-def source_records(sources: Sequence[Any]) -> list[dict[str, Any]]:
-    """JSON-ready provenance of sample files: name without folder, and SHA-256."""
-    return [source.to_dict() for source in sources]

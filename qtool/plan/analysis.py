@@ -77,10 +77,6 @@ class Graph:
         array = self.array(value)
         return None if array is None or array.size != 1 else float(array.reshape(-1)[0])
 
-    def is_float32(self, value: ir.Value | None) -> bool:
-        """Whether a value is known to hold float32."""
-        return value is not None and value.dtype == ir.DataType.FLOAT
-
     def is_known_other_type(self, value: ir.Value | None) -> bool:
         """Whether a value is known to hold something else than float32."""
         return value is None or (value.dtype is not None and value.dtype != ir.DataType.FLOAT)
@@ -138,17 +134,6 @@ class Graph:
         if value is None or value.shape is None:
             return None
         return [d if isinstance(d, int) and d >= 0 else None for d in value.shape.dims]
-
-    def takes_integers(self, node: ir.Node, index: int = 0, dtype: str = "uint8") -> bool:
-        """Whether the operator's schema at this opset lets an input be an 8-bit integer."""
-        import onnx
-
-        try:
-            schema = onnx.defs.get_schema(node.op_type, self.opset, "")
-        except onnx.defs.SchemaError:
-            return False
-        parameter = schema.inputs[min(index, len(schema.inputs) - 1)]
-        return f"tensor({dtype})" in parameter.types
 
 
 def dims_of(tensor: ir.TensorProtocol) -> list[int]:

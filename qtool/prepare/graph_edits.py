@@ -206,11 +206,6 @@ def absorb_follower(node: ir.Node, follower: ir.Node) -> None:
     follower.graph.remove(follower, safe=True)
 
 
-def has_body(node: ir.Node) -> bool:
-    """Whether the node carries a graph (If, Loop, Scan, SequenceMap)."""
-    return any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
-
-
 def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
     """The graphs of a node, each with a label: the attribute's name, numbered where the attribute is a list."""
     for attribute in node.attributes.values():
