@@ -478,7 +478,9 @@ def conv_geometry(
         raise KernelError(f"Conv has kernel_shape={list(kernel_shape)} and w of shape {tuple(w_shape)}.")
     step = _conv_attribute("strides", strides, rank, 1)
     dilation = _conv_attribute("dilations", dilations, rank, 1)
-    if pads is not None and (len(pads) != 2 * rank or min(pads) < 0):
+    if pads is not None and (
+        len(pads) != 2 * rank or not all(isinstance(p, int | np.integer) and p >= 0 for p in pads)
+    ):
         raise KernelError(f"Conv has pads={list(pads)}; expected {2 * rank} values >= 0.")
     begin, end = (tuple(pads[:rank]), tuple(pads[rank:])) if pads else ((0,) * rank, (0,) * rank)
     extent = tuple((k - 1) * d + 1 if k else 0 for k, d in zip(kernel, dilation, strict=True))
@@ -505,7 +507,7 @@ def conv_geometry(
 def _conv_attribute(name: str, value: Sequence[int] | None, rank: int, default: int) -> tuple[int, ...]:
     if value is None:
         return (default,) * rank
-    if len(value) != rank or min(value) < 1:
+    if len(value) != rank or not all(isinstance(v, int | np.integer) and v >= 1 for v in value):
         raise KernelError(f"Conv has {name}={list(value)}; expected {rank} values >= 1.")
     return tuple(value)
 

@@ -5,11 +5,13 @@ the same semantics in :mod:`qtool.reference`, which it equals bit for bit.
 """
 
 from qtool.kernels.ceilings import peak
+from qtool.kernels.convolution import PackedConv, conv_integer, pack_conv_weights, qlinear_conv
 from qtool.kernels.elementwise import (
     MinMax,
     abs_mean,
     absmax,
     dequantize,
+    dynamic_quantize_linear,
     from_e8m0,
     histogram,
     min_max,
@@ -18,17 +20,7 @@ from qtool.kernels.elementwise import (
     to_e8m0,
     unpack,
 )
-from qtool.kernels.integer import (
-    PackedB,
-    PackedConv,
-    conv_integer,
-    dynamic_quantize_linear,
-    matmul_integer,
-    pack_b,
-    pack_conv_weights,
-    qlinear_conv,
-    qlinear_matmul,
-)
+from qtool.kernels.matmul import PackedB, matmul_integer, pack_b, qlinear_matmul
 from qtool.kernels.threads import IsaInfo, KernelChoice, cap_isa, effective_num_threads, isa_info
 
 __all__ = [

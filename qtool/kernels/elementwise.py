@@ -192,6 +192,34 @@ def dequantize(
     return y
 
 
+def dynamic_quantize_linear(
+    x: NDArray[np.float32], *, num_threads: int | None = None
+) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.uint8]]:
+    """DynamicQuantizeLinear: the range of ``x`` and 0, 255 steps, true division, round half to even.
+
+    A range of 0 (all zero, empty, or so small that the scale underflows) has scale 1, as in onnxruntime. NaN is left
+    out of the range and becomes code 0.
+
+    Args:
+        x: float32, any shape.
+        num_threads: See :func:`effective_num_threads`. The result does not depend on it.
+
+    Returns:
+        ``y`` (uint8, the shape of ``x``), the scale (float32 scalar), the zero point (uint8 scalar).
+
+    Raises:
+        KernelError: If ``x`` is not float32.
+        ConfigError: If ``num_threads`` is not a positive integer.
+    """
+    x = np.asarray(x)
+    if x.dtype != np.float32:
+        raise KernelError(f"'x' has type {x.dtype}; expected float32, the only input type of DynamicQuantizeLinear.")
+    y = np.empty(x.shape, np.uint8)
+    flat = np.ascontiguousarray(x).reshape(-1)
+    scale, zero = _core.dynamic_quantize(flat, y.reshape(-1), effective_num_threads(num_threads, x.size))
+    return y, np.asarray(scale, np.float32), np.asarray(zero, np.uint8)
+
+
 def pack(codes: Array, dtype: QDType, *, out: Array | None = None, num_threads: int | None = None) -> NDArray[np.uint8]:
     """The bytes of ``TensorProto.raw_data``: elements one after the other, low bits first, the last byte zero-filled.
 

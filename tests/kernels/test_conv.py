@@ -325,6 +325,15 @@ def test_packed_weights_give_the_same(tx: type, tw: type, group: int, channels: 
         assert_same(kernels.conv_integer(args[0], packed, args[2], args[5], num_threads=threads, **attributes), sums)
 
 
+def test_attributes_may_be_arrays_and_are_checked_when_they_are_nested() -> None:
+    x, w = np.ones((1, 1, 5, 5), np.uint8), np.ones((1, 1, 3, 3), np.int8)
+    expected = reference.conv_integer(x, w, strides=[2, 1])
+    for strides in ([2, 1], (2, 1), np.array([2, 1])):
+        np.testing.assert_array_equal(kernels.conv_integer(x, w, strides=strides), expected)
+    with pytest.raises(KernelError, match="strides"):
+        kernels.conv_integer(x, w, strides=[[2, 1]])
+
+
 def test_packed_weights_of_another_convolution_or_kernel() -> None:
     x, w = np.zeros((1, 4, 5, 5), np.uint8), np.zeros((4, 2, 3, 3), np.int8)
     packed = kernels.pack_conv_weights(w, 2)
@@ -338,7 +347,10 @@ def test_packed_weights_of_another_convolution_or_kernel() -> None:
         if packed.kernel == kernels.isa_info().kernel:
             assert kernels.conv_integer(x, packed, group=2).shape == (1, 4, 3, 3)
         else:
-            with pytest.raises(KernelError, match="packed for the micro-kernel"):
+            message = (
+                rf"^'w' is packed for the kernel {packed.kernel}; the one in force is {kernels.isa_info().kernel}\.$"
+            )
+            with pytest.raises(KernelError, match=message):
                 kernels.conv_integer(x, packed, group=2)
     finally:
         kernels.cap_isa(before.cap)

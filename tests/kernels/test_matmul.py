@@ -532,7 +532,8 @@ def test_b_packed_for_another_kernel_is_refused(m: tuple[int, ...]) -> None:
         kernels.cap_isa(before.cap)
     if before.kernel == scalar:
         pytest.skip("the scalar kernel is the one in force")
-    with pytest.raises(KernelError, match=f"'b' is packed for the kernel {scalar}; the kernel in force is"):
+    message = f"^'b' is packed for the kernel {scalar}; the kernel in force is {before.kernel}.$"
+    with pytest.raises(KernelError, match=message):
         kernels.matmul_integer(np.zeros((*m, 4), np.uint8), packed)
 
 
