@@ -74,7 +74,13 @@ def collect(
     with ThreadPoolExecutor(num_threads or _available_cores()) as pool:
         for rows, arrays in _observed_batches(session, computed, fed, samples, max_batch_bytes):
             before = {name: (one.nan, one.pos_inf + one.neg_inf) for name, one in statistics.items()}
-            for _ in pool.map(lambda name, seen: statistics[name].update(seen, num_threads=1), arrays, arrays.values()):
+
+            def count(name: str, seen: npt.NDArray[Any], rows: int = rows) -> None:
+                # an array whose leading axis does not hold the samples is the same for each of them
+                shared = rows > 1 and (seen.ndim == 0 or seen.shape[0] % rows > 0)
+                statistics[name].update(seen, rows=rows, shared=shared, num_threads=1)
+
+            for _ in pool.map(count, arrays, arrays.values()):
                 pass
             if on_nan == "raise":
                 for name, one in statistics.items():

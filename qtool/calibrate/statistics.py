@@ -3,23 +3,27 @@
 Splitting the data, reordering it, or observing parts on different machines and merging never changes a bit. For the
 histogram that takes bins whose width is a power of two, w = 2^(e-B): the index floor(x/w) is exact, and when a value
 reaches 2^e, neighbouring bins are added in pairs and e grows by one. The histogram at the final e is therefore the
-same for every order of arrival.
+same for every order of arrival. Sums of the extremes of single samples are kept as integers, in units of the smallest
+positive float32, for the same reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from math import frexp, inf
+from dataclasses import dataclass, field, fields, replace
+from math import frexp, inf, ldexp
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from qtool import kernels
+from qtool.calibrate.wanted import Wanted
 
 HISTOGRAM_BITS = 12  # B: 2^12 bins on each side of zero
 MIN_EXPONENT = -64  # values below 2^-64 share the bins next to zero; an all-zero tensor needs some exponent
+FIXED_POINT_BITS = 149  # 2^-149, the smallest float32: every float32, float16 and bfloat16 is a multiple of it
+_LONG_SAMPLE = 4096  # elements from which a call of a kernel for each sample costs nothing beside its work
 
 
 @dataclass(eq=False)
@@ -37,6 +41,13 @@ class TensorStatistics:
         histogram: int64, shape ``(2 * 2**HISTOGRAM_BITS,)``, counts of the finite values in bins of width
             :attr:`bin_width` from ``-2**exponent`` upwards; ``None`` if it was not asked for.
         exponent: e of the histogram's range [-2^e, 2^e); ``None`` without a histogram.
+        sample_ranges: Samples that hold a finite value.
+        sample_min_sum: Sum over these samples of their smallest finite value, in units of 2^-149.
+        sample_max_sum: The same of their largest one.
+        channel_axis: The axis that weighted consumers sum over, possibly negative; ``None`` if it was not asked for.
+        channel_absmax: float32, shape ``(K,)``: of each channel the largest finite magnitude, 0 if there is none;
+            ``None`` if it was not asked for, or the number of channels is not known yet.
+        channel_energy: float64, shape ``(K,)``: what :class:`Wanted` said of the channels' weights.
     """
 
     count: int = 0
@@ -48,21 +59,38 @@ class TensorStatistics:
     maximum: float = -inf
     histogram: npt.NDArray[np.int64] | None = None
     exponent: int | None = None
+    sample_ranges: int = 0
+    sample_min_sum: int = 0
+    sample_max_sum: int = 0
+    channel_axis: int | None = None
+    channel_absmax: npt.NDArray[np.float32] | None = None
+    channel_energy: npt.NDArray[np.float64] | None = None
 
     @classmethod
-    def empty(cls, *, histogram: bool) -> TensorStatistics:
+    def empty(cls, *, histogram: bool, wanted: Wanted | None = None) -> TensorStatistics:
         """Statistics of no values, the neutral element of :func:`merge`."""
-        if not histogram:
-            return cls()
-        return cls(histogram=np.zeros(2 << HISTOGRAM_BITS, np.int64), exponent=MIN_EXPONENT)
+        result = cls()
+        if histogram:
+            result.histogram, result.exponent = np.zeros(2 << HISTOGRAM_BITS, np.int64), MIN_EXPONENT
+        if wanted is not None:
+            result.channel_axis, result.channel_energy = wanted.channel_axis, wanted.channel_energy
+            if wanted.channel_energy is not None:
+                result.channel_absmax = np.zeros(len(wanted.channel_energy), np.float32)
+        return result
 
     @classmethod
     def of(
-        cls, array: npt.NDArray[Any], *, histogram: bool = False, num_threads: int | None = None
+        cls,
+        array: npt.NDArray[Any],
+        *,
+        histogram: bool = False,
+        wanted: Wanted | None = None,
+        rows: int = 1,
+        num_threads: int | None = None,
     ) -> TensorStatistics:
         """Statistics of one array of any shape; see :meth:`update`."""
-        result = cls.empty(histogram=histogram)
-        result.update(array, num_threads=num_threads)
+        result = cls.empty(histogram=histogram, wanted=wanted)
+        result.update(array, rows=rows, num_threads=num_threads)
         return result
 
     @property
@@ -76,32 +104,74 @@ class TensorStatistics:
         assert self.exponent is not None, "Bug: statistics without a histogram have no bins"
         return 2.0 ** (self.exponent - HISTOGRAM_BITS)
 
-    def update(self, array: npt.NDArray[Any], *, num_threads: int | None = None) -> None:
-        """Add the values of an array (float32, float16 or bfloat16, any shape) in place."""
-        seen = kernels.min_max(array, num_threads=num_threads)
-        self.count += seen.count
-        self.nan += seen.nan
-        self.pos_inf += seen.pos_inf
-        self.neg_inf += seen.neg_inf
-        self.zeros += seen.zeros
-        self.minimum = min(self.minimum, seen.min)  # inf and -inf if there is no finite value
-        self.maximum = max(self.maximum, seen.max)
+    @property
+    def mean_minimum(self) -> float:
+        """Mean over the samples of their smallest finite value, rounded once; ``inf`` if there is none."""
+        return self.sample_min_sum / (self.sample_ranges << FIXED_POINT_BITS) if self.sample_ranges else inf
+
+    @property
+    def mean_maximum(self) -> float:
+        """Mean over the samples of their largest finite value, rounded once; ``-inf`` if there is none."""
+        return self.sample_max_sum / (self.sample_ranges << FIXED_POINT_BITS) if self.sample_ranges else -inf
+
+    def update(
+        self, array: npt.NDArray[Any], *, rows: int = 1, shared: bool = False, num_threads: int | None = None
+    ) -> None:
+        """Add the values of an array in place.
+
+        Args:
+            array: float32, float16 or bfloat16, any shape.
+            rows: Samples in it: equal parts along axis 0.
+            shared: The array has no sample axis and is the same for each of the samples: it is counted ``rows`` times.
+            num_threads: Threads of the kernels; the result does not depend on it.
+
+        Raises:
+            ValueError: If axis 0 does not divide into ``rows`` samples, or the number of channels changed.
+        """
+        if rows < 1:
+            raise ValueError(f"{rows} samples in an array; expected 1 or more.")
+        parts = 1 if shared else rows
+        repeats = rows if shared else 1
+        if parts > 1 and (array.ndim == 0 or array.shape[0] % parts):
+            raise ValueError(f"An array of shape {list(array.shape)} does not divide into {parts} samples.")
+        seen = _counts(array, parts, num_threads)
+        self.count += seen.count * repeats
+        self.nan += seen.nan * repeats
+        self.pos_inf += seen.pos_inf * repeats
+        self.neg_inf += seen.neg_inf * repeats
+        self.zeros += seen.zeros * repeats
+        self.minimum = min(self.minimum, seen.minimum)  # inf and -inf if there is no finite value
+        self.maximum = max(self.maximum, seen.maximum)
+        self.sample_ranges += seen.sample_ranges * repeats
+        self.sample_min_sum += seen.sample_min_sum * repeats
+        self.sample_max_sum += seen.sample_max_sum * repeats
+        if self.channel_axis is not None:
+            channels = _channel_absmax(array, self.channel_axis, finite=seen.finite == seen.count, threads=num_threads)
+            self.channel_absmax = _larger(self.channel_absmax, channels)
         if self.histogram is None or self.exponent is None:
             return
         needed = max(self.exponent, exponent_for(self.minimum, self.maximum))
         counts = kernels.histogram(array, needed, HISTOGRAM_BITS, num_threads=num_threads)
-        self.histogram = _widened(self.histogram, needed - self.exponent) + counts
+        self.histogram = _widened(self.histogram, needed - self.exponent) + (counts * repeats if shared else counts)
         self.exponent = needed
+
+    def without_channels(self) -> TensorStatistics:
+        """The same statistics with nothing about channels, so that tensors of different layouts can be merged."""
+        return replace(self, channel_axis=None, channel_absmax=None, channel_energy=None)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TensorStatistics):
             return NotImplemented
-        return self.to_dict() == other.to_dict()
+        return all(_same(getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
 
     __hash__ = None  # type: ignore[assignment]  # mutable
 
     def to_dict(self, *, histograms: bool = True) -> dict[str, Any]:
-        """JSON-ready; extremes are ``None`` if no finite value was seen."""
+        """JSON-ready; extremes are ``None`` if no finite value was seen.
+
+        Args:
+            histograms: Whether to give what has an entry for each bin or channel.
+        """
         seen = self.finite > 0
         row: dict[str, Any] = {
             "count": self.count,
@@ -111,9 +181,20 @@ class TensorStatistics:
             "zeros": self.zeros,
             "minimum": self.minimum if seen else None,
             "maximum": self.maximum if seen else None,
+            "mean_minimum": self.mean_minimum if self.sample_ranges else None,
+            "mean_maximum": self.mean_maximum if self.sample_ranges else None,
+            "sample_ranges": self.sample_ranges,
         }
-        if self.histogram is not None and histograms:
+        if not histograms:
+            return row
+        if self.histogram is not None:
             row |= {"exponent": self.exponent, "histogram": self.histogram.tolist()}
+        if self.channel_axis is not None:
+            row |= {
+                "channel_axis": self.channel_axis,
+                "channel_absmax": None if self.channel_absmax is None else self.channel_absmax.tolist(),
+                "channel_energy": None if self.channel_energy is None else self.channel_energy.tolist(),
+            }
         return row
 
 
@@ -121,10 +202,14 @@ def merge(a: TensorStatistics, b: TensorStatistics) -> TensorStatistics:
     """Statistics of the values of both, exactly; commutative and associative.
 
     Raises:
-        ValueError: If one has a histogram and the other has not.
+        ValueError: If one has a histogram and the other has not, or they say different things about channels.
     """
     if (a.histogram is None) != (b.histogram is None):
         raise ValueError("Only one of the two statistics has a histogram.")
+    if a.channel_axis != b.channel_axis:
+        raise ValueError(f"The two statistics have channel axes {a.channel_axis} and {b.channel_axis}.")
+    if not _same(a.channel_energy, b.channel_energy):
+        raise ValueError("The two statistics have different channel energies.")
     merged = TensorStatistics(
         count=a.count + b.count,
         nan=a.nan + b.nan,
@@ -133,6 +218,12 @@ def merge(a: TensorStatistics, b: TensorStatistics) -> TensorStatistics:
         zeros=a.zeros + b.zeros,
         minimum=min(a.minimum, b.minimum),
         maximum=max(a.maximum, b.maximum),
+        sample_ranges=a.sample_ranges + b.sample_ranges,
+        sample_min_sum=a.sample_min_sum + b.sample_min_sum,
+        sample_max_sum=a.sample_max_sum + b.sample_max_sum,
+        channel_axis=a.channel_axis,
+        channel_absmax=_larger(a.channel_absmax, b.channel_absmax),
+        channel_energy=a.channel_energy,
     )
     if a.histogram is not None and b.histogram is not None and a.exponent is not None and b.exponent is not None:
         merged.exponent = max(a.exponent, b.exponent)
@@ -140,6 +231,63 @@ def merge(a: TensorStatistics, b: TensorStatistics) -> TensorStatistics:
             b.histogram, merged.exponent - b.exponent
         )
     return merged
+
+
+def _counts(array: npt.NDArray[Any], parts: int, num_threads: int | None) -> TensorStatistics:
+    """Counts and extremes of an array, and those of its samples, in one pass where samples are long."""
+    if parts > 1 and array.size // parts >= _LONG_SAMPLE:
+        length = array.shape[0] // parts
+        total = TensorStatistics()
+        for start in range(0, array.shape[0], length):
+            total = merge(total, _counts(array[start : start + length], 1, num_threads))
+        return total
+    seen = kernels.min_max(array, num_threads=num_threads)
+    total = TensorStatistics(seen.count, seen.nan, seen.pos_inf, seen.neg_inf, seen.zeros, seen.min, seen.max)
+    if not seen.finite:
+        return total
+    if parts == 1:
+        total.sample_ranges = 1
+        total.sample_min_sum, total.sample_max_sum = _fixed_point(seen.min), _fixed_point(seen.max)
+        return total
+    samples = array.reshape(parts, -1)
+    if seen.finite == seen.count:
+        lows, highs = samples.min(axis=1), samples.max(axis=1)
+    else:
+        kept = np.isfinite(samples)
+        some = kept.any(axis=1)
+        samples, kept = samples[some].astype(np.float32), kept[some]
+        lows, highs = np.where(kept, samples, inf).min(axis=1), np.where(kept, samples, -inf).max(axis=1)
+    total.sample_ranges = len(lows)
+    total.sample_min_sum = sum(map(_fixed_point, lows.tolist()))
+    total.sample_max_sum = sum(map(_fixed_point, highs.tolist()))
+    return total
+
+
+def _fixed_point(value: float) -> int:
+    """A finite float32 in units of 2^-149, exactly."""
+    return int(ldexp(value, FIXED_POINT_BITS))
+
+
+def _channel_absmax(
+    array: npt.NDArray[Any], axis: int, *, finite: bool, threads: int | None
+) -> npt.NDArray[np.float32]:
+    if not finite:
+        array = np.where(np.isfinite(array), array, array.dtype.type(0))
+    return kernels.absmax(array, axis, num_threads=threads)
+
+
+def _larger(a: npt.NDArray[np.float32] | None, b: npt.NDArray[np.float32] | None) -> npt.NDArray[np.float32] | None:
+    if a is None or b is None:
+        return b if a is None else a
+    if a.shape != b.shape:
+        raise ValueError(f"The number of channels is {len(a)} in one array and {len(b)} in another.")
+    return np.maximum(a, b)
+
+
+def _same(a: object, b: object) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    return not isinstance(a, np.ndarray) and not isinstance(b, np.ndarray) and a == b
 
 
 def exponent_for(minimum: float, maximum: float) -> int:

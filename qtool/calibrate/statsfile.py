@@ -2,10 +2,12 @@
 
 The file is an uncompressed ``.npz`` that NumPy opens without pickle:
 
-    header      uint8, UTF-8 JSON: versions, the model's fingerprint, counts and extremes of each tensor, sample count,
-                SHA-256 of the data
-    histograms  int64, (tensors, bins), in the order of the header; only if they were filled
-    batch_B_I   input I of batch B of the first samples, on which a result is run before it is put in place
+    header          uint8, UTF-8 JSON: versions, the model's fingerprint, counts and extremes of each tensor, sample
+                    count, SHA-256 of the data
+    histograms      int64, (tensors, bins), in the order of the header; only if they were filled
+    channel_absmax  float32, of the channels of all tensors that have some, one after the other
+    channel_energy  float64, likewise
+    batch_B_I       input I of batch B of the first samples, on which a result is run before it is put in place
 
 It holds no path and no time, so equal statistics are equal bytes. Nothing of it is trusted when it is read: every
 number is checked against the others, and no more memory is used than the file is large.
@@ -16,10 +18,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,23 +34,28 @@ import numpy.typing as npt
 from numpy.lib import format as npy_format
 
 from qtool.calibrate.npz import NpzFile
-from qtool.calibrate.statistics import HISTOGRAM_BITS, Statistics, TensorStatistics, exponent_for
+from qtool.calibrate.statistics import FIXED_POINT_BITS, HISTOGRAM_BITS, Statistics, TensorStatistics, exponent_for
 from qtool.errors import ConfigError, DataError
 from qtool.prepare.fingerprint import Fingerprint, Part
 from qtool.version import package_version
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MAX_BATCH_BYTES = 32 << 20  # of the samples that are kept for verification
 _KIND = "qtool statistics"
 _BINS = 2 << HISTOGRAM_BITS
 _MAX_HEADER_BYTES = 64 << 20
-_COUNTS = ("count", "nan", "pos_inf", "neg_inf", "zeros")
+_COUNTS = ("count", "nan", "pos_inf", "neg_inf", "zeros", "sample_ranges")
+_SUMS = ("sample_min_sum", "sample_max_sum")  # integers of hundreds of bits: hexadecimal text
+_CHANNELS: dict[str, np.dtype[Any]] = {"channel_absmax": np.dtype("<f4"), "channel_energy": np.dtype("<f8")}
 _NATIVE = frozenset(
     (
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
         *("float16", "float32", "float64", "complex64", "complex128"),
     )
 )
+_HEXADECIMAL = re.compile(r"0|-?[1-9a-f][0-9a-f]{0,99}")
+_LARGEST = float(np.finfo(np.float32).max)
+_MAX_RANK = 64  # NumPy's
 _TEXT = "text"  # NumPy's name of a text type holds the length, which differs from batch to batch
 _HOW = "'qtool calibrate MODEL --data DATA -o STATS' makes one; samples are given with --calib."
 
@@ -191,6 +201,11 @@ def _write(archive: zipfile.ZipFile, saved: SavedStatistics) -> None:
     _write_array(archive, "header", np.frombuffer(text.encode("ascii"), np.uint8))
     if histograms:
         _write_rows(archive, "histograms", histograms)
+    for key, dtype in _CHANNELS.items():
+        pieces = [held for one in rows.values() if (held := getattr(one, key)) is not None]
+        if pieces:
+            channels: npt.NDArray[Any] = np.concatenate(pieces)
+            _write_array(archive, key, channels.astype(dtype, copy=False))
     for number, (_, feeds) in enumerate(saved.batches):
         for index, name in enumerate(first):
             _write_array(archive, f"batch_{number}_{index}", _stored(feeds[name]))
@@ -200,7 +215,10 @@ def _row(name: str, one: TensorStatistics) -> dict[str, Any]:
     row: dict[str, Any] = {"name": name} | {key: int(getattr(one, key)) for key in _COUNTS}
     seen = one.finite > 0
     row |= {"minimum": float(one.minimum) if seen else None, "maximum": float(one.maximum) if seen else None}
-    return row | {"exponent": one.exponent}
+    row |= {"exponent": one.exponent, "sample_ranges": one.sample_ranges}
+    row |= {key: f"{getattr(one, key):x}" for key in _SUMS}
+    row["channel_axis"] = one.channel_axis
+    return row | {key: None if (held := getattr(one, key)) is None else len(held) for key in _CHANNELS}
 
 
 def _entry(name: str) -> zipfile.ZipInfo:
@@ -282,11 +300,16 @@ def _parsed(archive: NpzFile, header: Mapping[str, Any]) -> SavedStatistics:
         raise ValueError("the model's parts do not match their digest")
     rows = header["tensors"]
     tensors: dict[str, TensorStatistics] = {}
-    for row, histogram in zip(rows, _histograms(archive, len(rows), wanted=header["histograms"]), strict=True):
-        name = _text(row["name"])
-        if name in tensors:
-            raise ValueError(f"tensor '{name}' is there twice")
-        tensors[name] = _checked(name, row, histogram)
+    absmax, energy = (_channels(archive, key, [row[key] for row in rows]) for key in _CHANNELS)
+    with closing(_histograms(archive, len(rows), wanted=header["histograms"])) as histograms:
+        for row, histogram, largest, weights in zip(rows, histograms, absmax, energy, strict=True):
+            name = _text(row["name"])
+            if name in tensors:
+                raise ValueError(f"tensor '{name}' is there twice")
+            one = _checked(name, row, histogram)
+            one.channel_axis, one.channel_absmax, one.channel_energy = row["channel_axis"], largest, weights
+            _check_channels(name, one)
+            tensors[name] = one
     return SavedStatistics(
         statistics=Statistics(tensors, _count(header["observed_samples"])),
         model=model,
@@ -297,7 +320,7 @@ def _parsed(archive: NpzFile, header: Mapping[str, Any]) -> SavedStatistics:
     )
 
 
-def _histograms(archive: NpzFile, count: int, *, wanted: object) -> Iterator[npt.NDArray[np.int64] | None]:
+def _histograms(archive: NpzFile, count: int, *, wanted: object) -> Generator[npt.NDArray[np.int64] | None]:
     if not isinstance(wanted, bool) or wanted != ("histograms" in archive.names):
         raise ValueError("histograms are missing")
     if not wanted:
@@ -310,18 +333,69 @@ def _histograms(archive: NpzFile, count: int, *, wanted: object) -> Iterator[npt
         yield row[0]
 
 
+def _channels(archive: NpzFile, key: str, lengths: list[Any]) -> list[npt.NDArray[Any] | None]:
+    """Of each tensor the channels' numbers, or None."""
+    total = sum(_count(length) for length in lengths if length is not None)
+    if key not in archive.names:
+        if any(length is not None for length in lengths):
+            raise ValueError(f"array '{key}' is missing")
+        return lengths
+    member = archive.member(key)
+    if member.dtype != _CHANNELS[key] or member.shape != (total,):
+        raise ValueError(f"array '{key}' is {member.dtype}{list(member.shape)}, expected {_CHANNELS[key]}[{total}]")
+    numbers = archive.read(member)
+    stops = accumulate(0 if length is None else length for length in lengths)
+    return [
+        None if length is None else numbers[stop - length : stop] for length, stop in zip(lengths, stops, strict=True)
+    ]
+
+
+def _check_channels(name: str, one: TensorStatistics) -> None:
+    """Refuse channels that contradict the tensor or each other."""
+    held = [numbers for numbers in (one.channel_absmax, one.channel_energy) if numbers is not None]
+    if one.channel_axis is None:
+        if held:
+            raise ValueError(f"tensor '{name}' has channels without an axis")
+        return
+    if type(one.channel_axis) is not int or abs(one.channel_axis) > _MAX_RANK:
+        raise ValueError(f"channel axis of tensor '{name}' is none")
+    if any(not np.isfinite(numbers).all() or (numbers < 0).any() for numbers in held):
+        raise ValueError(f"channels of tensor '{name}' are no finite numbers from 0 up")
+    if one.channel_absmax is None:
+        if one.count or held:
+            raise ValueError(f"channels of tensor '{name}' are missing")
+    elif any(len(numbers) != len(one.channel_absmax) for numbers in held):
+        raise ValueError(f"tensor '{name}' has two numbers of channels")
+    elif float(one.channel_absmax.max(initial=0.0)) != max(-one.minimum, one.maximum, 0.0):
+        raise ValueError(f"channels of tensor '{name}' do not fit its extremes")
+
+
 def _checked(name: str, row: Mapping[str, Any], histogram: npt.NDArray[np.int64] | None) -> TensorStatistics:
     """Statistics whose numbers agree with each other."""
-    one = TensorStatistics(**{key: _count(row[key]) for key in _COUNTS}, histogram=histogram)
-    if one.finite < one.zeros:
+    one = TensorStatistics(histogram=histogram)
+    for key in _COUNTS:
+        setattr(one, key, _count(row[key]))
+    for key in _SUMS:
+        setattr(one, key, _big_integer(row[key]))
+    if one.finite < one.zeros or one.finite < one.sample_ranges or (one.finite > 0) != (one.sample_ranges > 0):
         raise ValueError(f"counts of tensor '{name}' contradict each other")
     if one.finite:
-        low, high = row["minimum"], row["maximum"]
-        if not (isinstance(low, float) and isinstance(high, float) and -math.inf < low <= high < math.inf):
+        minimum, maximum = row["minimum"], row["maximum"]
+        if not (isinstance(minimum, float) and isinstance(maximum, float)):
+            raise TypeError(f"extremes of tensor '{name}' are no numbers")
+        if not -_LARGEST <= minimum <= maximum <= _LARGEST:
             raise ValueError(f"extremes of tensor '{name}' are no range")
-        one.minimum, one.maximum = low, high
+        one.minimum, one.maximum = minimum, maximum
     elif row["minimum"] is not None or row["maximum"] is not None:
         raise ValueError(f"tensor '{name}' has extremes without values")
+    low, high = (int(math.ldexp(x, FIXED_POINT_BITS)) if one.finite else 0 for x in (one.minimum, one.maximum))
+    others = max(one.sample_ranges - 1, 0)  # the samples beside the one that holds the extreme
+    if not (
+        low * one.sample_ranges <= one.sample_min_sum <= low + high * others
+        and low * others + high <= one.sample_max_sum <= high * one.sample_ranges
+        and one.sample_min_sum <= one.sample_max_sum
+    ):
+        raise ValueError(f"sums of the extremes of tensor '{name}' do not fit its extremes")
     one.exponent = row["exponent"]
     if histogram is None:
         if one.exponent is not None:
@@ -365,6 +439,13 @@ def _count(value: object) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError(f"{str(value)[:40]!r} is no count")
     return value
+
+
+def _big_integer(value: object) -> int:
+    text = _text(value)
+    if not _HEXADECIMAL.fullmatch(text):
+        raise ValueError(f"{text[:40]!r} is no integer")
+    return int(text, 16)
 
 
 def _text(value: object) -> str:

@@ -40,7 +40,7 @@ def test_every_wanted_tensor_is_observed_in_full():
     assert list(seen) == ["y", "x", "b", "w1"]
     assert seen.samples == 30
     for name, values in {"y": b @ w2, "x": ROWS, "b": b}.items():
-        assert seen[name] == TensorStatistics.of(values, histogram=True)
+        assert seen[name] == TensorStatistics.of(values, histogram=True, rows=30)
     assert (seen["w1"].minimum, seen["w1"].maximum) == (-6, 9)
     assert proto.SerializeToString() == before
 

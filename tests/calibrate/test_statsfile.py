@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from qtool.calibrate import statsfile
 from qtool.calibrate.statistics import Statistics, TensorStatistics
 from qtool.calibrate.statsfile import SavedStatistics, load_statistics, save_statistics
+from qtool.calibrate.wanted import Wanted
 from qtool.errors import ConfigError, DataError
 from qtool.prepare.fingerprint import Fingerprint, Part
 
@@ -31,6 +32,16 @@ def observed(*arrays: Any, histogram: bool = True) -> Statistics:
         f"t{i}/'\n": TensorStatistics.of(np.asarray(a, np.float32), histogram=histogram) for i, a in enumerate(arrays)
     }
     return Statistics(tensors, 5)
+
+
+def with_channels() -> Statistics:
+    """Tensors with and without channels, energies and values."""
+    array = np.random.default_rng(2).standard_normal((4, 3)).astype(np.float32)
+    wanted = {"a": Wanted("a", -1, np.array([1e-300, 0.0, 3.5])), "b": Wanted("b", 0), "c": None}
+    tensors = {name: TensorStatistics.of(array, histogram=True, wanted=w, rows=4) for name, w in wanted.items()}
+    tensors["d"] = TensorStatistics.empty(histogram=True, wanted=Wanted("d", 1))
+    tensors["e"] = TensorStatistics.empty(histogram=True, wanted=Wanted("e", 1, np.ones(2)))
+    return Statistics(tensors, 4)
 
 
 def example(**changes: Any) -> SavedStatistics:
@@ -79,6 +90,14 @@ def test_round_trip_without_histograms_or_tensors(tmp_path, statistics):
     assert_same(load_statistics(saved(tmp_path, value)), value)
 
 
+def test_round_trip_of_channels(tmp_path):
+    value = example(statistics=with_channels())
+    assert_same(load_statistics(saved(tmp_path, value)), value)
+    with np.load(tmp_path / "s.npz") as archive:
+        assert (archive["channel_absmax"].dtype, archive["channel_absmax"].shape) == (np.float32, (3 + 4 + 2,))
+        assert archive["channel_energy"].tolist() == [1e-300, 0.0, 3.5, 1.0, 1.0]
+
+
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.floats(width=32), max_size=20), max_size=4))
 def test_round_trip_of_any_values(tmp_path, arrays):
@@ -122,11 +141,12 @@ def test_numpy_opens_it_without_pickle(tmp_path):
         assert archive["histograms"].dtype == np.int64
         assert archive["histograms"].shape == (6, 8192)
         header = json.loads(archive["header"].tobytes())
-    assert header["schema_version"] == 1
+    assert header["schema_version"] == 2
     assert header["sources"] == ["cd" * 32, "ef" * 32]
     assert header["tensors"][2] | {"exponent": 0} == {
         "name": "t2/'\n", "count": 3, "nan": 1, "pos_inf": 0, "neg_inf": 1, "zeros": 0, "minimum": 3.0, "maximum": 3.0,
-        "exponent": 0,
+        "exponent": 0, "sample_ranges": 1, "sample_min_sum": f"{3 << 149:x}", "sample_max_sum": f"{3 << 149:x}",
+        "channel_axis": None, "channel_absmax": None, "channel_energy": None,
     }  # fmt: skip
 
 
@@ -193,9 +213,9 @@ def arrays_of(path: Path) -> dict[str, np.ndarray]:
         return dict(archive)
 
 
-def edited(folder: Path, edit: Callable[[dict[str, Any]], None]) -> Path:
+def edited(folder: Path, edit: Callable[[dict[str, Any]], None], value: SavedStatistics | None = None) -> Path:
     """A file whose header was changed, with everything else as it was."""
-    arrays = arrays_of(saved(folder))
+    arrays = arrays_of(saved(folder, value))
     header = json.loads(arrays["header"].tobytes())
     edit(header)
     np.savez(folder / "edited.npz", **arrays | {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)})
@@ -206,10 +226,10 @@ def test_an_unchanged_header_is_fine(tmp_path):
     assert_same(load_statistics(edited(tmp_path, dict)), example())
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, 1.5, [1]])
+@pytest.mark.parametrize("version", [0, 1, 3, "2", None, 2.5, [2]])
 def test_another_schema_version(tmp_path, version):
     path = edited(tmp_path, lambda header: header.update(schema_version=version))
-    refused(path, "has schema version .*; this qtool reads version 1")
+    refused(path, "has schema version .*; this qtool reads version 2")
 
 
 def _set(*keys: Any) -> Callable[[dict[str, Any]], None]:
@@ -259,6 +279,15 @@ def _set(*keys: Any) -> Callable[[dict[str, Any]], None]:
         _set("tensors", 0, "exponent", None),
         _set("tensors", 0, "exponent", 1.5),
         _set("tensors", 3, "minimum", 1.0),
+        _set("tensors", 0, "sample_ranges", 0),
+        _set("tensors", 0, "sample_ranges", 501),
+        _set("tensors", 3, "sample_ranges", 1),
+        _set("tensors", 0, "sample_min_sum", "0"),
+        _set("tensors", 0, "sample_min_sum", 0),
+        _set("tensors", 0, "sample_min_sum", "f" * 101),
+        _set("tensors", 0, "sample_max_sum", "0x12"),
+        _set("tensors", 0, "sample_max_sum", "-0"),
+        _set("tensors", 3, "sample_max_sum", "1"),
         _set("model", "sha256", "0" * 64),
         _set("model", "parts", 1, 2, "0" * 64),
         _set("model", "parts", 1, 1, "V"),
@@ -279,6 +308,46 @@ def _set(*keys: Any) -> Callable[[dict[str, Any]], None]:
 )
 def test_a_header_that_contradicts_itself(tmp_path, edit):
     refused(edited(tmp_path, edit), "is damaged")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        _set("tensors", 0, "channel_axis", None),
+        _set("tensors", 0, "channel_axis", 1.0),
+        _set("tensors", 0, "channel_axis", 1 << 40),
+        _set("tensors", 2, "channel_axis", 1),
+        _set("tensors", 0, "channel_absmax", 4),
+        _set("tensors", 0, "channel_absmax", None),
+        _set("tensors", 0, "channel_absmax", "3"),
+        _set("tensors", 1, "channel_energy", 3),
+        _set("tensors", 4, "channel_energy", 1 << 62),
+        _set("tensors", 0, "maximum", 0.5),
+    ],
+)
+def test_channels_that_contradict_the_rest(tmp_path, edit):
+    refused(edited(tmp_path, edit, example(statistics=with_channels())), "is damaged")
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("channel_absmax", None),
+        ("channel_absmax", np.zeros(9, np.float32)),
+        ("channel_absmax", np.full(9, np.nan, np.float32)),
+        ("channel_absmax", np.zeros(9)),
+        ("channel_energy", None),
+        ("channel_energy", np.full(5, -1.0)),
+        ("channel_energy", np.full(5, np.inf)),
+        ("channel_energy", np.zeros((5, 1))),
+        ("channel_energy", np.array([{}] * 5, object)),
+    ],
+)
+def test_channels_that_are_missing_or_no_numbers(tmp_path, name, array):
+    arrays = arrays_of(saved(tmp_path, example(statistics=with_channels())))
+    arrays.pop(name)
+    np.savez(tmp_path / "other.npz", **arrays | ({} if array is None else {name: array}), allow_pickle=True)
+    refused(tmp_path / "other.npz")
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,10 @@ def test_c11_a_wider_batch_loses_nothing():
     stats = TensorStatistics.of(small, histogram=True)
     stats.update(large)
     assert stats.histogram.sum() == stats.count == 5300
-    assert stats == TensorStatistics.of(np.concatenate([large, small]), histogram=True)
+    turned = TensorStatistics.of(large, histogram=True)
+    turned.update(small)
+    assert stats == turned
+    assert stats.count == stats.finite == len(small) + len(large)
 
 
 # ------------------------------------------------------------------------------------------------------------- C20

@@ -54,7 +54,17 @@ def result(**changes: Any) -> QuantizeResult:
 def statistics(**changes: Any) -> Statistics:
     """What a small calibration returns."""
     tensors = {
-        "x": TensorStatistics(count=4, zeros=1, minimum=-1.5, maximum=2.0, histogram=np.ones(4, np.int64), exponent=2),
+        "x": TensorStatistics(
+            count=4,
+            zeros=1,
+            minimum=-1.5,
+            maximum=2.0,
+            histogram=np.ones(4, np.int64),
+            exponent=2,
+            sample_ranges=1,
+            sample_min_sum=-3 << 148,
+            sample_max_sum=2 << 149,
+        ),
         "h": TensorStatistics(count=2, pos_inf=2),
     }
     return Statistics(**{"tensors": tensors, "samples": 1, "notes": ("extra key 'labels' ignored",)} | changes)

@@ -79,9 +79,11 @@ def test_json(api, qtool_command):
         "tensors": {
             "x": {
                 "count": 4, "nan": 0, "pos_inf": 0, "neg_inf": 0, "zeros": 1, "minimum": -1.5, "maximum": 2.0,
+                "mean_minimum": -1.5, "mean_maximum": 2.0, "sample_ranges": 1,
             },
             "h": {
                 "count": 2, "nan": 0, "pos_inf": 2, "neg_inf": 0, "zeros": 0, "minimum": None, "maximum": None,
+                "mean_minimum": None, "mean_maximum": None, "sample_ranges": 0,
             },
         },
         "notes": ["extra key 'labels' ignored"],
