@@ -13,7 +13,7 @@ import tempfile
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy_format
 
+from qtool.calibrate.selection import Range, pieces
 from qtool.errors import DataError
 
 SUPPORTED = "Supported: an .npz file (numpy.savez), a mapping of arrays, or an iterable of mappings (one per sample)."
@@ -86,13 +87,22 @@ class NpzFile:
         path: The file.
         subject: Start of error messages; says that it is sample data by default.
         supported: Hint where the file is of another kind.
+        verified: Names of members whose checksum was compared when the file was open before.
 
     Raises:
         DataError: If the file is missing, or is no readable zip archive.
     """
 
-    def __init__(self, path: str | Path, *, subject: str | None = None, supported: str = SUPPORTED) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        subject: str | None = None,
+        supported: str = SUPPORTED,
+        verified: set[str] | None = None,
+    ) -> None:
         self.path = Path(path)
+        self._verified = set() if verified is None else verified
         self.subject = subject or f"Sample data '{path}'"
         self._spools: dict[str, IO[bytes]] = {}
         try:
@@ -173,12 +183,14 @@ class NpzFile:
             )
         return member
 
-    def rows(self, member: Member, size: int) -> Iterator[npt.NDArray[Any]]:
+    def rows(self, member: Member, size: int, ranges: Sequence[Range] | None = None) -> Iterator[npt.NDArray[Any]]:
         """Read an array front to back.
 
         Args:
             member: What :meth:`member` returned for it; its rank is at least 1.
-            size: Rows of one piece; the last one may be shorter.
+            size: Rows of one piece; the last one of a range may be shorter.
+            ranges: Which rows, ascending (first, one past the last); ``None``: all. What lies before and between them
+                is read and dropped, and so is the rest of the member, once, for its checksum.
 
         Yields:
             Arrays of shape ``(size, *member.shape[1:])``, native byte order, freshly allocated.
@@ -187,19 +199,30 @@ class NpzFile:
             DataError: If the stored bytes end early or do not match their checksum.
         """
         count = member.shape[0]
+        ranges = [(0, count)] if ranges is None else ranges
+        wanted = pieces(ranges, size)
         if member.row_bytes == 0:
-            for start in range(0, count, size):
-                yield np.empty((min(size, count - start), *member.shape[1:]), member.dtype.newbyteorder("="))
+            for start, stop in wanted:
+                yield np.empty((stop - start, *member.shape[1:]), member.dtype.newbyteorder("="))
             return
         stream: IO[bytes]
         transposed = member.fortran_order and len(member.shape) > 1
         stream = self._c_ordered(member) if transposed else self._open_data(member)
+        position = 0
         try:
-            for start in range(0, count, size):
-                piece = np.empty((min(size, count - start), *member.shape[1:]), member.dtype)
+            for start, stop in wanted:
+                if transposed:
+                    stream.seek(start * member.row_bytes)
+                else:
+                    self._skip(stream, (start - position) * member.row_bytes, member.name)
+                piece = self._empty((stop - start, *member.shape[1:]), member)
                 self._fill(stream, piece, member.name)
-                if start + size >= count and not transposed:
+                position = stop
+                if stop == ranges[-1][1] and not transposed and (stop == count or member.name not in self._verified):
+                    self._skip(stream, (count - stop) * member.row_bytes, member.name)
                     self._expect_end(stream, member.name)
+                    self._verified.add(member.name)
+                    position = count
                 if transposed:  # rows of the spool are themselves in Fortran order
                     piece = np.ascontiguousarray(
                         piece.reshape(piece.shape[0], *member.shape[:0:-1]).transpose(0, *range(piece.ndim - 1, 0, -1))
@@ -250,6 +273,15 @@ class NpzFile:
             stream.read(member.offset)
             return stream
 
+    def _empty(self, shape: tuple[int, ...], member: Member) -> npt.NDArray[Any]:
+        try:
+            return np.empty(shape, member.dtype)
+        except MemoryError as error:
+            raise DataError(
+                f"{self.subject}: array '{member.name}' does not fit into memory: {shape[0]} samples take "
+                f"{shape[0] * member.row_bytes} bytes."
+            ) from error
+
     def _fill(self, stream: IO[bytes], out: npt.NDArray[Any], name: str) -> None:
         """Read exactly ``out.nbytes`` bytes into a C-contiguous array."""
         target = out.reshape(-1).view(np.uint8).data
@@ -261,6 +293,15 @@ class NpzFile:
                     raise EOFError("no more bytes")
                 target[done : done + len(data)] = data
                 done += len(data)
+
+    def _skip(self, stream: IO[bytes], nbytes: int, name: str) -> None:
+        """Read past bytes: zipfile's own seek may leave the checksum out."""
+        with self._reported(name):
+            while nbytes:
+                data = stream.read(min(_CHUNK, nbytes))
+                if not data:
+                    raise EOFError("no more bytes")
+                nbytes -= len(data)
 
     def _expect_end(self, stream: IO[bytes], name: str) -> None:
         """Read on after the last row: zipfile compares the checksum only when it meets the end."""

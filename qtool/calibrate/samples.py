@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +16,9 @@ import numpy.typing as npt
 
 from qtool.calibrate.layout import Shape
 from qtool.calibrate.npz import SUPPORTED
-from qtool.calibrate.sources import Feeds, ItemsSource, Run, Source, SourceInfo, mapping_source, npz_source
+from qtool.calibrate.selection import Run, Selection
+from qtool.calibrate.sources import Feeds, ItemsSource, Source, SourceInfo, mapping_source, npz_source
+from qtool.calibrate.spool import Picker
 from qtool.errors import ConfigError, DataError
 from qtool.runtime import TensorInfo
 
@@ -39,25 +43,64 @@ class Samples:
         notes: What was ignored, cast or left out, a sentence each.
     """
 
-    def __init__(self, sources: Sequence[Source], inputs: Sequence[TensorInfo], notes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        inputs: Sequence[TensorInfo],
+        notes: Sequence[str] = (),
+        *,
+        limit: int | None = None,
+        shuffle_seed: int | None = None,
+    ) -> None:
         self._sources = tuple(sources)
         self.names = tuple(info.name for info in inputs)
-        self.sources: tuple[SourceInfo, ...] = tuple(source.info for source in sources)
         self._batch = next((source.batch for source in sources if source.batch is not None), None)
-        self._groups = _groups([run for source in sources for run in source.runs], self._batch)
-        total = sum(rows for rows, _ in self._groups)
-        self.count = sum(used for _, used in self._groups)
+        selection = Selection.of([source.runs for source in sources])
         every = dict.fromkeys([*notes, *(note for source in sources for note in source.notes)])
-        if self.count < total:
-            if self.count == 0:
+        if shuffle_seed is not None:
+            selection = selection.shuffled(shuffle_seed)
+        if limit is not None:
+            total, selection = selection.count, selection.first(limit)
+            if selection.count < limit:
+                held = f"the data holds {total}" if total < limit else "the next ones are fed together"
+                every[f"{selection.count} of {limit} samples that were asked for are used: {held}."] = None
+        if self._batch is not None:
+            total, selection = selection.count, selection.in_batches_of(self._batch)
+            if not selection.count:
                 raise DataError(
                     f"Sample data holds {total} samples; the model's batch size is fixed at {self._batch}.",
                     hint=f"Give at least {self._batch} samples.",
                 )
-            every[f"{total - self.count} samples were left out: the model's batch size is fixed at {self._batch}."] = (
-                None
-            )
+            if selection.count < total:
+                left = f"{total - selection.count} samples were left out"
+                every[f"{left}: the model's batch size is fixed at {self._batch}."] = None
         self.notes = tuple(every)
+        self._picker = Picker(self._sources, selection)
+        self._select(selection)
+
+    def _select(self, selection: Selection) -> None:
+        self._selection = selection
+        self.count = selection.count
+        self.sources: tuple[SourceInfo, ...] = tuple(self._sources[number].info for number in selection.sources)
+
+    def slice(self, start: int, stop: int | None = None) -> Samples:
+        """The samples from ``start`` up to ``stop`` of a pass, as a slice of a list; none are read.
+
+        Slices that follow each other yield together what the whole does, and share what it keeps for a shuffle. An
+        empty one yields nothing.
+
+        Raises:
+            ConfigError: If a limit is negative, or falls into a batch that the model or the data fixes.
+        """
+        selection = self._selection.between(start, stop)
+        if self._batch is not None and selection.in_batches_of(self._batch).count < selection.count:
+            raise ConfigError(
+                f"Samples {start} to {'the last' if stop is None else stop} are wanted; expected multiples of "
+                f"{self._batch}, the model's fixed batch size."
+            )
+        sliced = copy(self)
+        sliced._select(selection)
+        return sliced
 
     @property
     def fixed_batch(self) -> int | None:
@@ -67,7 +110,7 @@ class Samples:
     @property
     def batchable(self) -> bool:
         """Whether several samples can share a run in a batch of the caller's choice."""
-        return self._batch is None and any(run.key is not None for source in self._sources for run in source.runs)
+        return self._batch is None and self._selection.batchable
 
     def batches(self, batch_size: int | None = None) -> Iterator[Feeds]:
         """One pass over all samples, in order.
@@ -91,8 +134,14 @@ class Samples:
         if batch_size is not None and batch_size < 1:
             raise ConfigError(f"Batch size is {batch_size}; expected 1 or more.")
         size = self._batch or batch_size or 1
-        parts = (part for source in self._sources for part in source.parts(size))
-        return _merged(parts, size, exact=self._batch is not None)
+        return _merged(self._parts(size), size)
+
+    def _parts(self, size: int) -> Iterator[tuple[Run, Feeds]]:
+        if not self._selection.ordered:
+            yield from self._picker.parts(self._selection)
+            return
+        for number, ranges in self._selection.ranges():
+            yield from self._sources[number].parts(size, ranges)
 
     def labels(self, key: str) -> npt.NDArray[Any]:
         """An array beside the inputs, whole, one entry for each of ``count`` samples.
@@ -104,14 +153,20 @@ class Samples:
         if len({piece.shape[1:] for piece in pieces}) > 1:
             raise DataError(f"Labels '{key}' differ in shape between the files; expected the same for all.")
         whole = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
-        if self.count == len(whole):
+        if self._selection.ordered and self.count == len(whole):
             return whole
-        keep = [row < used for rows, used in self._groups for row in range(rows)]
-        kept: npt.NDArray[Any] = whole[np.array(keep)]
+        kept: npt.NDArray[Any] = whole[self._selection.positions([source.count for source in self._sources])]
         return kept
 
 
-def open_samples(data: Data, inputs: Sequence[TensorInfo], *, labels: Sequence[str] = ()) -> Samples:
+def open_samples(
+    data: Data,
+    inputs: Sequence[TensorInfo],
+    *,
+    labels: Sequence[str] = (),
+    limit: int | None = None,
+    shuffle_seed: int | None = None,
+) -> Samples:
     """Open samples and check them against a model.
 
     Args:
@@ -119,22 +174,37 @@ def open_samples(data: Data, inputs: Sequence[TensorInfo], *, labels: Sequence[s
             or an iterable of mappings, one per sample (sizes may differ).
         inputs: What the model wants.
         labels: Keys that :meth:`Samples.labels` will be asked for.
+        limit: Use this many samples, the first in order; ``None``: all.
+        shuffle_seed: Put all samples into an order that depends on this number and on how many there are, before the
+            limit is applied. Data that can only be read from the front is copied to a temporary file, as far as it is
+            chosen.
 
     Raises:
         DataError: If the data cannot be read, is empty, or does not fit the model.
+        ConfigError: If the limit is not positive, or the seed is negative.
     """
+    if limit is not None and limit < 1:
+        raise ConfigError(f"Number of samples is {limit}; expected 1 or more.")
+    if shuffle_seed is not None and shuffle_seed < 0:
+        raise ConfigError(f"Seed of the shuffle is {shuffle_seed}; expected 0 or more.")
+    if isinstance(data, Iterator) and limit is not None and shuffle_seed is None:
+        data = list(islice(data, limit))  # it may have no end
+    return Samples(_sources(data, inputs, labels), inputs, limit=limit, shuffle_seed=shuffle_seed)
+
+
+def _sources(data: Data, inputs: Sequence[TensorInfo], labels: Sequence[str]) -> list[Source]:
     if isinstance(data, (str, os.PathLike)):
-        return Samples([npz_source(os.fspath(data), inputs, labels)], inputs)
+        return [npz_source(os.fspath(data), inputs, labels)]
     if isinstance(data, Mapping):
-        return Samples([mapping_source(data, inputs, labels)], inputs)
+        return [mapping_source(data, inputs, labels)]
     if isinstance(data, (np.ndarray, bytes)) or not isinstance(data, Iterable):
         raise DataError(f"Sample data is {type(data).__name__}.", hint=SUPPORTED)
     if isinstance(data, Sequence) and any(isinstance(item, (str, os.PathLike)) for item in data):
         paths = [os.fspath(item) for item in data if isinstance(item, (str, os.PathLike))]
         if len(paths) != len(data):
             raise DataError("Sample data mixes file paths with something else.", hint=SUPPORTED)
-        return Samples([npz_source(path, inputs, labels) for path in paths], inputs)
-    return Samples([ItemsSource(data, inputs, labels)], inputs)
+        return [npz_source(path, inputs, labels) for path in paths]
+    return [ItemsSource(data, inputs, labels)]
 
 
 def random_samples(inputs: Sequence[TensorInfo], count: int, seed: int = 0) -> Samples:
@@ -189,14 +259,14 @@ def _random_array(random: np.random.Generator, shape: Shape, dtype: np.dtype[Any
     return np.asarray(random.standard_normal(shape, dtype=np.float32)).astype(dtype)
 
 
-def _merged(parts: Iterable[tuple[Run, Feeds]], size: int, *, exact: bool) -> Iterator[tuple[int, Feeds]]:
-    """Put neighbouring parts of equal shapes together to batches of ``size``; with ``exact``, drop shorter ones."""
+def _merged(parts: Iterable[tuple[Run, Feeds]], size: int) -> Iterator[tuple[int, Feeds]]:
+    """Put neighbouring parts of equal shapes together to batches of ``size``, as far as they go."""
     pending: list[Feeds] = []
     held, key = 0, None
 
     def flush() -> Iterator[tuple[int, Feeds]]:
         nonlocal held
-        if held and (held == size or not exact):
+        if held:
             yield held, _joined(pending)
         pending.clear()
         held = 0
@@ -225,18 +295,3 @@ def _joined(pieces: list[Feeds]) -> Feeds:
     if len(pieces) == 1:
         return pieces[0]
     return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-
-
-def _groups(runs: Iterable[Run], batch: int | None) -> list[tuple[int, int]]:
-    """(samples, samples that are used) of each stretch of neighbours that may share batches.
-
-    A stretch is used up to the last whole batch of the model's size; samples that are fed as they are stand alone.
-    """
-    groups: list[tuple[int, int]] = []
-    previous: tuple[Shape, ...] | None = None
-    for run in runs:
-        merges = run.key is not None and run.key == previous
-        rows = groups.pop()[0] + run.rows if merges else run.rows
-        groups.append((rows, rows if batch is None or run.key is None else rows - rows % batch))
-        previous = run.key
-    return groups

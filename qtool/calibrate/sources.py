@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ import numpy.typing as npt
 
 from qtool.calibrate.layout import Layout, Shape, cast, cast_note, place_item, plan_layout, require_names
 from qtool.calibrate.npz import SUPPORTED, Member, NpzFile
+from qtool.calibrate.selection import Range, Run, pieces
 from qtool.errors import DataError
 from qtool.runtime import TensorInfo
 
@@ -47,19 +49,6 @@ class SourceInfo:
         return {"path": self.path, "sha256": self.sha256}
 
 
-@dataclass(frozen=True)
-class Run:
-    """Samples that follow each other: how many, and what must be equal for them to share a batch with neighbours.
-
-    Attributes:
-        rows: Number of samples.
-        key: Shapes without the batch axis; ``None`` if the samples are fed exactly as they are.
-    """
-
-    rows: int
-    key: tuple[Shape, ...] | None
-
-
 class Source(ABC):
     """Samples from one place, in a fixed order, as often as asked for.
 
@@ -68,16 +57,27 @@ class Source(ABC):
         notes: What was ignored or cast, a sentence each.
         runs: All samples, in order.
         batch: Batch size that the model fixes; ``None`` if it takes any.
+        seekable: Whether :meth:`parts` reaches samples far from the front as quickly as the first ones.
     """
 
     info: SourceInfo
     notes: tuple[str, ...]
     runs: tuple[Run, ...]
     batch: int | None
+    seekable: bool = False
+
+    @property
+    def count(self) -> int:
+        """Number of samples."""
+        return sum(run.rows for run in self.runs)
 
     @abstractmethod
-    def parts(self, size: int) -> Iterator[tuple[Run, Feeds]]:
-        """All samples from the start, at most ``size`` in one part where the source can choose.
+    def parts(self, size: int, ranges: Sequence[Range]) -> Iterator[tuple[Run, Feeds]]:
+        """Samples in order, at most ``size`` in one part where the source can choose.
+
+        Args:
+            size: Largest number of samples in one part.
+            ranges: Which ones: ascending (first, one past the last), never into an item that is fed as it is.
 
         Raises:
             DataError: If data cannot be read, or a value does not survive its cast.
@@ -105,8 +105,8 @@ class Store(Protocol):
     def member(self, name: str) -> Member:
         """Shape and type of an array."""
 
-    def rows(self, member: Member, size: int) -> Iterator[npt.NDArray[Any]]:
-        """Pieces of at most ``size`` entries of the leading axis."""
+    def rows(self, member: Member, size: int, ranges: Sequence[Range]) -> Iterator[npt.NDArray[Any]]:
+        """Pieces of at most ``size`` entries of the leading axis, of ascending ranges of it."""
 
     def read(self, member: Member) -> npt.NDArray[Any]:
         """The whole array."""
@@ -124,11 +124,11 @@ class MappingStore:
         array = self._array(name)
         return Member(name, array.shape, array.dtype, fortran_order=False, offset=0)
 
-    def rows(self, member: Member, size: int) -> Iterator[npt.NDArray[Any]]:
+    def rows(self, member: Member, size: int, ranges: Sequence[Range]) -> Iterator[npt.NDArray[Any]]:
         """Views of at most ``size`` entries of the leading axis."""
         array = self._array(member.name)
-        for start in range(0, member.shape[0], size):
-            yield array[start : start + size]
+        for start, stop in pieces(ranges, size):
+            yield array[start:stop]
 
     def read(self, member: Member) -> npt.NDArray[Any]:
         """The whole array."""
@@ -147,6 +147,7 @@ class ArraySource(Source):
         open_store: Gives access to the arrays, from the start, each time it is called.
         inputs: What the model wants.
         labels: Further keys that will be asked for.
+        seekable: Whether the arrays can be read anywhere at no cost.
 
     Raises:
         DataError: If an array is missing or does not fit.
@@ -159,8 +160,11 @@ class ArraySource(Source):
         open_store: Callable[[], AbstractContextManager[Store]],
         inputs: Sequence[TensorInfo],
         labels: Sequence[str],
+        *,
+        seekable: bool = False,
     ) -> None:
         self.info = info
+        self.seekable = seekable
         self._subject = subject
         self._open = open_store
         self._inputs = tuple(inputs)
@@ -178,24 +182,25 @@ class ArraySource(Source):
         self.batch = self._layout.batch
         self.runs = (Run(self._layout.count, self._key()),)
 
-    def parts(self, size: int) -> Iterator[tuple[Run, Feeds]]:
+    def parts(self, size: int, ranges: Sequence[Range]) -> Iterator[tuple[Run, Feeds]]:
         """See :meth:`Source.parts`."""
         size = 1 if self._layout.one_by_one else size
         key = self._key()
         with self._open() as store:
             constants = {i.name: store.read(self._members[i.name]) for i in self._inputs if self._is_constant(i)}
             streams = {
-                i.name: store.rows(self._members[i.name], size) for i in self._inputs if not self._is_constant(i)
+                i.name: store.rows(self._members[i.name], size, ranges)
+                for i in self._inputs
+                if not self._is_constant(i)
             }
-            for start in range(0, self._layout.count, size):
-                rows = min(size, self._layout.count - start)
+            for start, stop in pieces(ranges, size):
                 feeds = {}
                 for info in self._inputs:
                     array = constants[info.name] if self._is_constant(info) else next(streams[info.name])
                     if info.name in self._layout.stacked:
                         array = array[0]
                     feeds[info.name] = cast(self._subject, info, np.asarray(array))
-                yield Run(rows, key), feeds
+                yield Run(stop - start, key), feeds
 
     def labels(self, key: str) -> npt.NDArray[Any]:
         """See :meth:`Source.labels`."""
@@ -233,14 +238,23 @@ class ArraySource(Source):
 def npz_source(path: str | Path, inputs: Sequence[TensorInfo], labels: Sequence[str]) -> ArraySource:
     """Samples of one ``.npz`` file, streamed."""
     info = SourceInfo(str(path), lambda: file_sha256(path))
-    return ArraySource(f"Sample data '{path}'", info, lambda: NpzFile(path), inputs, labels)
+    verified: set[str] = set()
+    return ArraySource(f"Sample data '{path}'", info, lambda: NpzFile(path, verified=verified), inputs, labels)
 
 
 def mapping_source(arrays: Mapping[str, Any], inputs: Sequence[TensorInfo], labels: Sequence[str]) -> ArraySource:
     """Samples of arrays in memory."""
     names = [i.name for i in inputs]
     info = SourceInfo(None, lambda: arrays_sha256([{n: entry("Sample data", arrays, n) for n in names}]))
-    return ArraySource("Sample data", info, lambda: nullcontext(MappingStore(arrays)), inputs, labels)
+    # other mappings, such as what numpy.load returns, read an array each time they are asked for it
+    return ArraySource(
+        "Sample data",
+        info,
+        lambda: nullcontext(MappingStore(arrays)),
+        inputs,
+        labels,
+        seekable=isinstance(arrays, dict),
+    )
 
 
 # --------------------------------------------------------------------------------------------- one mapping per sample
@@ -265,6 +279,7 @@ class ItemsSource(Source):
             items = list(items)
             notes[f"The iterator of samples was read into memory ({len(items)} samples)."] = None
         self._items = items
+        self.seekable = isinstance(items, Sequence)
         self._batchable = _share_an_axis(inputs)
         self.batch = self.fixed_batch(inputs)
         runs = []
@@ -284,7 +299,9 @@ class ItemsSource(Source):
             raise DataError("Sample data is empty: the iterable yields no samples.", hint=SUPPORTED)
         self.runs = tuple(runs)
         self.notes = tuple(note for note in notes if note)
-        self.info = SourceInfo(None, lambda: arrays_sha256(feeds for _, feeds in self.parts(1)))
+        starts = list(accumulate((run.rows for run in runs), initial=0))
+        self._starts = starts[:-1]
+        self.info = SourceInfo(None, lambda: arrays_sha256(feeds for _, feeds in self.parts(1, [(0, starts[-1])])))
 
     @staticmethod
     def fixed_batch(inputs: Sequence[TensorInfo]) -> int | None:
@@ -293,23 +310,47 @@ class ItemsSource(Source):
             return None
         return next((i.shape[0] for i in inputs if isinstance(i.shape[0], int)), None)
 
-    def parts(self, size: int) -> Iterator[tuple[Run, Feeds]]:
+    def parts(self, size: int, ranges: Sequence[Range]) -> Iterator[tuple[Run, Feeds]]:
         """See :meth:`Source.parts`; the source cannot choose the size."""
         del size
-        seen = 0
-        for index, item in enumerate(self._items):
-            if index >= len(self.runs):
-                break
+        wanted = [
+            index
+            for start, stop in ranges
+            for index in range(bisect_left(self._starts, start), bisect_left(self._starts, stop))
+        ]
+        for index, item in self._pick(wanted):
             run, feeds = self._part(f"Sample {index}", item, convert=True)
             if run != self.runs[index]:
                 raise DataError(f"Sample {index} changed its shape between two passes over the data.")
-            seen += 1
             yield run, feeds
-        if seen != len(self.runs):
-            raise DataError(
-                f"Sample data yields {seen} samples in a later pass; the first pass had {len(self.runs)}.",
-                hint="Give a list, or an iterable that starts over each time.",
-            )
+
+    def _pick(self, wanted: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        """Items by index, which ascends."""
+        if isinstance(self._items, Sequence):
+            found = len(self._items)
+            for index in wanted:
+                if index >= found:
+                    break
+                yield index, self._items[index]
+            else:
+                return
+        else:
+            remaining = iter(wanted)
+            index = next(remaining, -1)
+            found = 0
+            for item in self._items if wanted else ():
+                found += 1
+                if found - 1 == index:
+                    yield index, item
+                    index = next(remaining, -1)
+                    if index < 0:
+                        break
+            if index < 0:
+                return
+        raise DataError(
+            f"Sample data yields {found} samples in a later pass; the first pass had {len(self.runs)}.",
+            hint="Give a list, or an iterable that starts over each time.",
+        )
 
     def labels(self, key: str) -> npt.NDArray[Any]:
         """See :meth:`Source.labels`."""
@@ -342,7 +383,7 @@ class ItemsSource(Source):
             return Run(1, None), feeds
         if rows == 1:
             return Run(1, tuple(array.shape[1:] for array in feeds.values())), feeds
-        return Run(rows, None), feeds
+        return Run(rows, None, whole=True), feeds
 
     def _place(self, subject: str, info: TensorInfo, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Samples of a model with a fixed batch come one at a time: leave that axis open until they are merged."""
