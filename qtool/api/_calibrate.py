@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qtool.api.clock import Clock
-from qtool.api.data import files_of, hashes_of, kept_batches, observe, open_any
+from qtool.api.data import files_of, observe, open_any
 from qtool.api.models import inputs_of
 from qtool.api.settings import ModelLike, Progress, prepared_for, resolve_config
 from qtool.config import QuantConfig
 
 if TYPE_CHECKING:
+    from qtool.calibrate.coverage import Coverage
+    from qtool.calibrate.kept import Kept
     from qtool.calibrate.samples import Data
     from qtool.calibrate.statistics import Statistics
 
@@ -53,8 +55,10 @@ def calibrate(
         ModelError: For a model that cannot be read or run.
         DataError: For samples that do not fit, or activations that hold NaN.
     """
+    from qtool.calibrate.kept import survey
     from qtool.calibrate.methods import parse_method
-    from qtool.calibrate.statsfile import SavedStatistics, save_statistics
+    from qtool.calibrate.saved import SavedStatistics
+    from qtool.calibrate.statsfile import save_statistics
     from qtool.plan import Selection, build_plan
     from qtool.prepare.fingerprint import fingerprint
     from qtool.prepare.load import external_files, load_model
@@ -87,10 +91,20 @@ def calibrate(
     )
     notes = (*remarks, *samples.notes)
     if destination is not None:
-        batches, remark = kept_batches(samples)
-        notes += () if remark is None else (remark,)
+        coverage, kept = survey(samples)
+        notes += tuple(_remarks(coverage, kept))
         notes += () if tensors else ("No activation is quantized with these settings: there was nothing to observe.",)
         model_id = fingerprint(prepared.model, loaded.graph.opset_imports)
-        saved = SavedStatistics(statistics, model_id, samples.count, tuple(hashes_of(samples)), batches)
-        save_statistics(destination, saved)
+        save_statistics(destination, SavedStatistics(statistics, model_id, coverage, kept))
     return replace(statistics, notes=notes)
+
+
+def _remarks(coverage: Coverage, kept: Kept) -> Iterator[str]:
+    """What a user should know about the samples of a statistics file."""
+    if kept.cut is not None:
+        yield (
+            f"Samples are large: {kept.samples or 'none'} of them {'is' if kept.samples == 1 else 'are'} kept in the "
+            f"statistics file, for the verification of a result."
+        )
+    if any(times > 1 for use in coverage for _, _, times in use.used):
+        yield "Some samples are given more than once: they count as often."

@@ -27,7 +27,7 @@ from qtool.version import package_version
 
 if TYPE_CHECKING:
     from qtool.calibrate.samples import Data
-    from qtool.calibrate.statsfile import Batch
+    from qtool.calibrate.saved import Batch
     from qtool.plan import Plan
 
 USELESS_DB = 10.0  # output SQNR below which no task metric survives

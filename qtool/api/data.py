@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from qtool.calibrate.samples import Data, Samples
     from qtool.calibrate.statistics import Statistics
-    from qtool.calibrate.statsfile import Batch
     from qtool.runtime import TensorInfo
 
 # Samples of the calibration data on which the result is run beside the float model before it is put in place: up to
@@ -59,8 +58,11 @@ def open_any(calib: Data | None, random_calib: int | None, inputs: tuple[TensorI
 
 
 def hashes_of(samples: Samples) -> list[str]:
-    """SHA-256 of each source of the samples."""
-    return [source.sha256 for source in samples.sources]
+    """SHA-256 of each source of the samples, as a statistics file of them records it."""
+    from qtool.calibrate.kept import survey
+    from qtool.calibrate.saved import source_hashes
+
+    return list(source_hashes(survey(samples, keep=False)[0]))
 
 
 def observe(model: ir.Model, tensors: Sequence[str], samples: Samples, **options: Any) -> Statistics:
@@ -75,24 +77,6 @@ def observe(model: ir.Model, tensors: Sequence[str], samples: Samples, **options
         return collect(proto, tensors, samples, allow_inf=list(tensors), **options)
     finally:
         cleanup()
-
-
-def kept_batches(samples: Samples) -> tuple[tuple[Batch, ...], str | None]:
-    """The batches that a statistics file keeps for verification, and a remark if they are fewer than usual."""
-    from qtool.calibrate.statsfile import MAX_BATCH_BYTES
-
-    batches: list[Batch] = []
-    done = nbytes = 0
-    for rows, feeds in first_batches(samples, VERIFY_SAMPLES, float("inf")):
-        nbytes += sum(array.nbytes for array in feeds.values())
-        if nbytes > MAX_BATCH_BYTES:
-            return tuple(batches), (
-                f"Samples are large: {done or 'none'} of them {'is' if done == 1 else 'are'} kept in the statistics "
-                f"file, for the verification of a result."
-            )
-        batches.append((rows, dict(feeds)))
-        done += rows
-    return tuple(batches), None
 
 
 def first_batches(samples: Samples, count: int, seconds: float) -> Iterator[tuple[int, Mapping[str, Any]]]:
