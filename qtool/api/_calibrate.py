@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qtool.api.clock import Clock
-from qtool.api.data import files_of, hashes_of, kept_batches, observe, open_any
+from qtool.api.data import files_of, observe, open_any
 from qtool.api.models import inputs_of
 from qtool.api.settings import ModelLike, Progress, prepared_for, resolve_config
 from qtool.config import QuantConfig
 
 if TYPE_CHECKING:
+    from qtool.calibrate.coverage import Coverage
+    from qtool.calibrate.kept import Kept
     from qtool.calibrate.samples import Data
     from qtool.calibrate.statistics import Statistics
 
@@ -27,6 +29,9 @@ def calibrate(
     tensors: Sequence[str] | None = None,
     method: str = "minmax",
     config: QuantConfig | str | os.PathLike[str] | None = None,
+    samples: int | None = None,
+    shuffle: int | None = None,
+    batch: int | None = None,
     force: bool = False,
     num_threads: int | None = None,
     progress: Progress | None = None,
@@ -41,6 +46,9 @@ def calibrate(
         tensors: Names of tensors of the prepared model; by default those that quantizing it with ``config`` needs.
         method: The range method that the statistics are for: it decides whether histograms are filled.
         config: Settings that decide which tensors are wanted.
+        samples: Use this many samples, the first in order; by default all.
+        shuffle: Seed of the order in which the samples are taken; by default that of the data.
+        batch: Largest number of samples in a run; by default chosen by their size. Does not change the result.
         force: Overwrite the output.
         num_threads: Threads of the runtime and the kernels.
         progress: Called with ("calibrate", done, total).
@@ -53,8 +61,10 @@ def calibrate(
         ModelError: For a model that cannot be read or run.
         DataError: For samples that do not fit, or activations that hold NaN.
     """
+    from qtool.calibrate.kept import survey
     from qtool.calibrate.methods import parse_method
-    from qtool.calibrate.statsfile import SavedStatistics, save_statistics
+    from qtool.calibrate.saved import SavedStatistics
+    from qtool.calibrate.statsfile import save_statistics
     from qtool.plan import Selection, build_plan
     from qtool.prepare.fingerprint import fingerprint
     from qtool.prepare.load import external_files, load_model
@@ -76,21 +86,32 @@ def calibrate(
         if plan.decisions and prepared.obstacle is not None:
             raise prepared.obstacle  # statistics for a model that quantize() would then refuse
         tensors = list(plan.tensors)
-    samples = open_any(data, None, inputs_of(loaded))
+    opened = open_any(data, None, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
     statistics = observe(
         prepared.model,
         tensors,
-        samples,
+        opened,
         histograms=range_method.needs_histogram or destination is not None,
         num_threads=num_threads,
+        batch_size=batch,
         progress=Clock(progress).progress("calibrate"),
     )
-    notes = (*remarks, *samples.notes)
+    notes = (*remarks, *opened.notes)
     if destination is not None:
-        batches, remark = kept_batches(samples)
-        notes += () if remark is None else (remark,)
+        coverage, kept = survey(opened)
+        notes += tuple(_remarks(coverage, kept))
         notes += () if tensors else ("No activation is quantized with these settings: there was nothing to observe.",)
         model_id = fingerprint(prepared.model, loaded.graph.opset_imports)
-        saved = SavedStatistics(statistics, model_id, samples.count, tuple(hashes_of(samples)), batches)
-        save_statistics(destination, saved)
+        save_statistics(destination, SavedStatistics(statistics, model_id, coverage, kept))
     return replace(statistics, notes=notes)
+
+
+def _remarks(coverage: Coverage, kept: Kept) -> Iterator[str]:
+    """What a user should know about the samples of a statistics file."""
+    if kept.cut is not None:
+        yield (
+            f"Samples are large: {kept.samples or 'none'} of them {'is' if kept.samples == 1 else 'are'} kept in the "
+            f"statistics file, for the verification of a result."
+        )
+    if any(times > 1 for use in coverage for _, _, times in use.used):
+        yield "Some samples are given more than once: they count as often."

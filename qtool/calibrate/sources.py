@@ -75,6 +75,16 @@ class Source(ABC):
     seekable: bool = False
 
     @property
+    def info(self) -> SourceInfo:
+        """Provenance in one: that of the only file, or a digest of those of all files, in order."""
+        if len(self.infos) == 1:
+            return self.infos[0]
+        return SourceInfo(
+            ", ".join(info.path or "" for info in self.infos),
+            lambda: hashlib.sha256("\n".join(info.sha256 for info in self.infos).encode()).hexdigest(),
+        )
+
+    @property
     def count(self) -> int:
         """Number of samples."""
         return sum(run.rows for run in self.runs)
