@@ -29,6 +29,9 @@ def calibrate(
     tensors: Sequence[str] | None = None,
     method: str = "minmax",
     config: QuantConfig | str | os.PathLike[str] | None = None,
+    samples: int | None = None,
+    shuffle: int | None = None,
+    batch: int | None = None,
     force: bool = False,
     num_threads: int | None = None,
     progress: Progress | None = None,
@@ -43,6 +46,9 @@ def calibrate(
         tensors: Names of tensors of the prepared model; by default those that quantizing it with ``config`` needs.
         method: The range method that the statistics are for: it decides whether histograms are filled.
         config: Settings that decide which tensors are wanted.
+        samples: Use this many samples, the first in order; by default all.
+        shuffle: Seed of the order in which the samples are taken; by default that of the data.
+        batch: Largest number of samples in a run; by default chosen by their size. Does not change the result.
         force: Overwrite the output.
         num_threads: Threads of the runtime and the kernels.
         progress: Called with ("calibrate", done, total).
@@ -80,18 +86,19 @@ def calibrate(
         if plan.decisions and prepared.obstacle is not None:
             raise prepared.obstacle  # statistics for a model that quantize() would then refuse
         tensors = list(plan.tensors)
-    samples = open_any(data, None, inputs_of(loaded))
+    opened = open_any(data, None, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
     statistics = observe(
         prepared.model,
         tensors,
-        samples,
+        opened,
         histograms=range_method.needs_histogram or destination is not None,
         num_threads=num_threads,
+        batch_size=batch,
         progress=Clock(progress).progress("calibrate"),
     )
-    notes = (*remarks, *samples.notes)
+    notes = (*remarks, *opened.notes)
     if destination is not None:
-        coverage, kept = survey(samples)
+        coverage, kept = survey(opened)
         notes += tuple(_remarks(coverage, kept))
         notes += () if tensors else ("No activation is quantized with these settings: there was nothing to observe.",)
         model_id = fingerprint(prepared.model, loaded.graph.opset_imports)

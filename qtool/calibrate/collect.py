@@ -42,6 +42,7 @@ def collect(
     num_threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     max_batch_bytes: int = MAX_BATCH_BYTES,
+    batch_size: int | None = None,
     on_nan: Literal["raise", "skip"] = "raise",
     allow_inf: Collection[str] = (),
 ) -> Statistics:
@@ -55,6 +56,7 @@ def collect(
         num_threads: Threads of an operator and of the counting kernels.
         progress: Called with (samples done, samples in all) after every batch.
         max_batch_bytes: Bytes of observed arrays of one batch to aim at; one sample is always run.
+        batch_size: Largest number of samples in a batch; by default as many as ``max_batch_bytes`` allows.
         on_nan: ``skip`` counts NaNs and infinities instead of raising.
         allow_inf: Tensors in which infinities are expected (attention masks); they are counted, not part of the range.
 
@@ -72,7 +74,7 @@ def collect(
     done = 0
     # A thread per tensor instead of all threads on one: a pool that spins beside onnxruntime's slows both down.
     with ThreadPoolExecutor(num_threads or _available_cores()) as pool:
-        for rows, arrays in _observed_batches(session, computed, fed, samples, max_batch_bytes):
+        for rows, arrays in _observed_batches(session, computed, fed, samples, max_batch_bytes, batch_size):
             before = {name: (one.nan, one.pos_inf + one.neg_inf) for name, one in statistics.items()}
 
             def count(name: str, seen: npt.NDArray[Any], rows: int = rows) -> None:
@@ -95,7 +97,12 @@ def collect(
 
 
 def _observed_batches(
-    session: Session | None, computed: Sequence[str], fed: Sequence[str], samples: Samples, max_batch_bytes: int
+    session: Session | None,
+    computed: Sequence[str],
+    fed: Sequence[str],
+    samples: Samples,
+    max_batch_bytes: int,
+    batch_size: int | None,
 ) -> Iterator[tuple[int, dict[str, npt.NDArray[Any]]]]:
     """Run all samples; yield the number of samples and the wanted tensors of each batch.
 
@@ -111,7 +118,7 @@ def _observed_batches(
     rows, feeds = next(batches)
     arrays = observed(feeds)
     nbytes = sum(array.nbytes for array in arrays.values()) + sum(array.nbytes for array in feeds.values())
-    size = _batch_size(nbytes / rows, max_batch_bytes) if samples.batchable else 1
+    size = (batch_size or _batch_size(nbytes / rows, max_batch_bytes)) if samples.batchable else 1
     if size > rows:
         batches = samples.counted_batches(size)
     else:

@@ -25,16 +25,17 @@ EXAMPLES = opt.examples(
 def calibrate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The float model, an ONNX file.", show_default=False)],
     data: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--data",
             metavar="DATA",
             show_default=False,
-            help="Calibration samples: an npz file with one array per model input, samples on the leading axis. "
-            "Repeatable.",
+            help=f"Calibration samples: {opt.DATA_HELP}",
             rich_help_panel=opt.CALIBRATION,
         ),
     ] = None,
+    samples: opt.SampleCount = None,
+    shuffle: opt.Shuffle = None,
     config: opt.ConfigFile = None,
     output: Annotated[
         Path | None,
@@ -51,6 +52,7 @@ def calibrate(
         bool,
         typer.Option("--force", help="Overwrite the output file if it exists.", rich_help_panel=opt.RUN),
     ] = False,
+    batch: opt.Batch = None,
     threads: opt.Threads = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
@@ -65,16 +67,27 @@ def calibrate(
     """
     out = Output(quiet=quiet, verbose=verbose, color=color)
     from qtool import api
+    from qtool.calibrate.readers import files_of
     from qtool.errors import ConfigError
     from qtool.publish import default_statistics
 
     if not data:
         raise ConfigError("No data to calibrate on; expected at least one --data DATA.")
     target = output or default_statistics(model)
-    check_json_target(json_target, model, config, target, *data)
+    check_json_target(json_target, model, config, target, *files_of(data))
+    at_once = opt.batch_size(batch)
     with progress_bars(out) as progress:
         statistics = api.calibrate(
-            model, data, output=target, config=config, force=force, num_threads=threads, progress=progress
+            model,
+            data,
+            output=target,
+            config=config,
+            samples=samples,
+            shuffle=shuffle,
+            batch=at_once,
+            force=force,
+            num_threads=threads,
+            progress=progress,
         )
     if json_target is not None:
         out.json(_document(target, statistics), json_target)

@@ -9,7 +9,16 @@ import pytest
 from qtool.errors import DataError
 from tests.cli.fakes import statistics, strict_json
 
-GIVEN = {"output": Path("m.stats.npz"), "config": None, "force": False, "num_threads": None, "progress": None}
+GIVEN = {
+    "output": Path("m.stats.npz"),
+    "config": None,
+    "samples": None,
+    "shuffle": None,
+    "batch": None,
+    "force": False,
+    "num_threads": None,
+    "progress": None,
+}
 
 
 def writing(*args, output, **options):
@@ -28,6 +37,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     [
         ([], {}),
         (["-o", "s.npz"], {"output": Path("s.npz")}),
+        (["--samples", "9", "--shuffle", "4", "--batch", "2"], {"samples": 9, "shuffle": 4, "batch": 2}),
         (["--output", "s.npz"], {"output": Path("s.npz")}),
         (["--config", "c.toml"], {"config": Path("c.toml")}),
         (["--force"], {"force": True}),
@@ -37,7 +47,7 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 def test_every_option_reaches_the_api(api, qtool_command, args, expected):
     fake = api(calibrate=writing)
     assert qtool_command("calibrate", "m.onnx", "--data", "a.npz", "--data", "b.npz", *args).code == 0
-    assert fake.calls == [("calibrate", (Path("m.onnx"), [Path("a.npz"), Path("b.npz")]), GIVEN | expected)]
+    assert fake.calls == [("calibrate", (Path("m.onnx"), ["a.npz", "b.npz"]), GIVEN | expected)]
 
 
 def test_stdout_is_the_path_and_stderr_the_summary(api, qtool_command):
