@@ -88,8 +88,8 @@ class SavedStatistics:
 
 
 def source_hashes(coverage: Coverage) -> tuple[str, ...]:
-    """The SHA-256 of each source, as a record of what was used."""
-    return tuple(sorted(use.sha256 for use in coverage))
+    """The SHA-256 of each data file, as a record of what was used."""
+    return tuple(sorted({sha256 for use in coverage for sha256 in use.files or (use.sha256,)}))
 
 
 def difference_of(model: Fingerprint, expected: Fingerprint, *, other: str) -> str | None:

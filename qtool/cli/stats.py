@@ -184,10 +184,7 @@ def _summary(saved: SavedStatistics) -> dict[str, Any]:
     return {
         "samples": saved.samples,
         "model": saved.model.sha256,
-        "sources": [
-            {"sha256": use.sha256, "held": use.held, "used": [list(stretch) for stretch in use.used]}
-            for use in saved.coverage
-        ],
+        "sources": [use.to_dict() for use in saved.coverage],
     }
 
 
