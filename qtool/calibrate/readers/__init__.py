@@ -63,19 +63,24 @@ def files_of(*items: object) -> list[Path]:
     """The files that would be read, as far as they can be found; never raises."""
     found: list[Path] = []
     for item in items:
-        if isinstance(item, Mapping):
-            found += files_of(*item.values())
-        elif isinstance(item, (list, tuple)):
-            found += files_of(*item)
-        elif isinstance(item, (str, os.PathLike)):
-            try:
-                located, _ = _locate([item])
-                for reader, files in located:
-                    paths = [*files.paths, *files.named.values()]
-                    found += [file for path in paths for file in reader.files(path)]
-            except DataError:
-                found.append(Path(item))
+        many = [*item.values()] if isinstance(item, dict) else item if isinstance(item, (list, tuple)) else [item]
+        for one in many:
+            if isinstance(one, (str, os.PathLike)):
+                found += _files(one)
     return found
+
+
+def _files(item: str | os.PathLike[str]) -> list[Path]:
+    try:
+        located, _ = _locate([item])
+        return [
+            file
+            for reader, files in located
+            for path in (*files.paths, *files.named.values())
+            for file in reader.files(path)
+        ]
+    except DataError:
+        return [Path(item)]
 
 
 # ----------------------------------------------------------------------------------------------------- sorting them out

@@ -119,6 +119,8 @@ def read_tensor(path: Path) -> tuple[str, npt.NDArray[Any]]:
         )
     if not tensor.data_type:
         raise DataError(f"{subject} is no serialized ONNX tensor: it has no element type.")
+    if tensor.data_type not in onnx.TensorProto.DataType.values():
+        raise DataError(f"{subject} is damaged: there is no element type {tensor.data_type}.")
     if any(size < 0 for size in tensor.dims):
         raise DataError(f"{subject} is damaged: its shape is {list(tensor.dims)}.")
     try:

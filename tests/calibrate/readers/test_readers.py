@@ -253,6 +253,9 @@ def test_what_is_wrong_with_test_data(here):
     huge = tensor(ROWS)
     huge.dims[:] = [1 << 40, 1 << 20]
     assert wrong(huge).startswith(f"{start} is damaged: ")
+    huge.data_type = 99
+    assert wrong(huge) == f"{start} is damaged: there is no element type 99."
+    huge.data_type = 1
     huge.dims[:] = [-1, 4]
     assert wrong(huge) == f"{start} is damaged: its shape is [-1, 4]."
     (folder / "input_0.pb").write_bytes(tensor(ROWS, "x").SerializeToString())
