@@ -45,6 +45,9 @@ def collect(
     batch_size: int | None = None,
     on_nan: Literal["raise", "skip"] = "raise",
     allow_inf: Collection[str] = (),
+    initial: Statistics | None = None,
+    checkpoint: Callable[[Statistics], None] | None = None,
+    checkpoint_every: int | None = None,
 ) -> Statistics:
     """Observe tensors of a model.
 
@@ -59,6 +62,10 @@ def collect(
         batch_size: Largest number of samples in a batch; by default as many as ``max_batch_bytes`` allows.
         on_nan: ``skip`` counts NaNs and infinities instead of raising.
         allow_inf: Tensors in which infinities are expected (attention masks); they are counted, not part of the range.
+        initial: Statistics of samples that were run before; the result is that of these and of ``samples``.
+        checkpoint: Called with the statistics so far whenever at least ``checkpoint_every`` samples have been run
+            since the last call.
+        checkpoint_every: A number of samples.
 
     Returns:
         Statistics in the order of ``tensors``.
@@ -71,7 +78,7 @@ def collect(
     wanted = list(dict.fromkeys(tensors))
     statistics = {name: TensorStatistics.empty(histogram=histograms) for name in wanted}
     session, computed, fed = _observing_session(model, wanted, num_threads)
-    done = 0
+    done = saved = 0
     # A thread per tensor instead of all threads on one: a pool that spins beside onnxruntime's slows both down.
     with ThreadPoolExecutor(num_threads or _available_cores()) as pool:
         for rows, arrays in _observed_batches(session, computed, fed, samples, max_batch_bytes, batch_size):
@@ -93,7 +100,15 @@ def collect(
             done += rows
             if progress is not None:
                 progress(done, samples.count)
-    return Statistics(statistics, done)
+            if checkpoint is not None and done - saved >= (checkpoint_every or 1) and done < samples.count:
+                saved = done
+                checkpoint(_continued(initial, statistics, done))
+    return _continued(initial, statistics, done)
+
+
+def _continued(initial: Statistics | None, statistics: Mapping[str, TensorStatistics], done: int) -> Statistics:
+    found = Statistics(dict(statistics), done)
+    return found if initial is None else found.merged(initial)
 
 
 def _observed_batches(

@@ -104,18 +104,18 @@ class Samples:
         sliced._select(selection)
         return sliced
 
-    def by_source(self) -> Iterator[tuple[SourceInfo, int, list[Range], Samples]]:
+    def by_source(self) -> Iterator[tuple[Source, list[Range], Samples]]:
         """The samples apart by source, each in the order of the data whatever the order of a pass.
 
         Yields:
-            Where they come from, how many samples there are, which of them are used, and these as samples of their own:
-            less than a batch that the model fixes is left out of them.
+            A source, which of its samples are used, and these as samples of their own: less than a batch that the model
+            fixes is left out of them.
         """
         for number, ranges in self._selection.ranges():
             selection = self._selection.of_source(number)
             part = copy(self)
             part._select(selection if self._batch is None else selection.in_batches_of(self._batch))
-            yield self._sources[number].info, self._sources[number].count, ranges, part
+            yield self._sources[number], ranges, part
 
     @property
     def fixed_batch(self) -> int | None:

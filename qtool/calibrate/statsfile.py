@@ -62,14 +62,30 @@ _TEXT = "text"  # NumPy's name of a text type holds the length, which differs fr
 _HOW = "'qtool calibrate MODEL --data DATA -o STATS' makes one; samples are given with --calib."
 
 
-def save_statistics(path: str | os.PathLike[str], saved: SavedStatistics) -> None:
+def save_statistics(
+    path: str | os.PathLike[str], saved: SavedStatistics, *, draft: str | os.PathLike[str] | None = None
+) -> None:
     """Write a statistics file; it appears whole or not at all. An existing file is replaced.
+
+    Args:
+        path: Where it goes.
+        saved: What it holds.
+        draft: File in the same folder that is written first, and left behind only if the process is killed; by default
+            one with a name of its own.
 
     Raises:
         ConfigError: If it cannot be written.
     """
     target = Path(path)
     try:
+        if draft is not None:
+            try:
+                with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
+                    _write(archive, saved)
+                Path(draft).replace(target)
+            finally:
+                Path(draft).unlink(missing_ok=True)
+            return
         # a folder, so that the file itself gets the permissions of any new file
         with tempfile.TemporaryDirectory(prefix=".qtool-", dir=target.parent) as folder:
             draft = Path(folder) / "statistics.npz"
@@ -118,7 +134,7 @@ def _write(archive: zipfile.ZipFile, saved: SavedStatistics) -> None:
         "schema_version": SCHEMA_VERSION,
         "qtool_version": package_version(),
         "samples": saved.samples,
-        "sources": [{"sha256": use.sha256, "held": use.held, "used": use.used} for use in saved.coverage],
+        "sources": [use.to_dict() for use in saved.coverage],
         "observed_samples": saved.statistics.samples,
         "histograms": bool(histograms),
         "histogram_bits": HISTOGRAM_BITS,
@@ -362,7 +378,7 @@ def _use(row: Mapping[str, Any]) -> SourceUse:
         end = stop
     if not used:
         raise ValueError("a source has no stretches")
-    return SourceUse(_sha(row["sha256"]), held, tuple(used))
+    return SourceUse(_sha(row["sha256"]), held, tuple(used), tuple(_sha(sha256) for sha256 in row["files"]))
 
 
 def _kept(archive: NpzFile, table: Mapping[str, Any], coverage: Coverage) -> Kept:

@@ -52,6 +52,18 @@ def calibrate(
         bool,
         typer.Option("--force", help="Overwrite the output file if it exists.", rich_help_panel=opt.RUN),
     ] = False,
+    checkpoint: Annotated[
+        int | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="N",
+            min=1,
+            show_default=False,
+            help="Every N samples, keep what was seen in STATS.partial. After an interruption the same command goes on "
+            "from there and writes the same file.",
+            rich_help_panel=opt.RUN,
+        ),
+    ] = None,
     batch: opt.Batch = None,
     threads: opt.Threads = None,
     json_target: opt.JsonTarget = None,
@@ -76,19 +88,26 @@ def calibrate(
     target = output or default_statistics(model)
     check_json_target(json_target, model, config, target, *files_of(data))
     at_once = opt.batch_size(batch)
-    with progress_bars(out) as progress:
-        statistics = api.calibrate(
-            model,
-            data,
-            output=target,
-            config=config,
-            samples=samples,
-            shuffle=shuffle,
-            batch=at_once,
-            force=force,
-            num_threads=threads,
-            progress=progress,
-        )
+    try:
+        with progress_bars(out) as progress:
+            statistics = api.calibrate(
+                model,
+                data,
+                output=target,
+                config=config,
+                samples=samples,
+                shuffle=shuffle,
+                batch=at_once,
+                checkpoint=checkpoint,
+                force=force,
+                num_threads=threads,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        partial = target.with_name(target.name + ".partial")
+        if checkpoint is not None and partial.exists():
+            out.note(f"'{partial}' is kept: the same command goes on from there.")
+        raise
     if json_target is not None:
         out.json(_document(target, statistics), json_target)
     out.say(f"{_count(len(statistics), 'tensor')} observed on {_count(statistics.samples, 'sample')}")
