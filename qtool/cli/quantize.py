@@ -16,7 +16,7 @@ EXAMPLES = opt.examples(
     "qtool quantize model.onnx --calib calib.npz",
     "qtool quantize model.onnx --calib a.npz --calib b.npz --format qdq --exclude 'op:Gemm' -o small.onnx",
     "qtool quantize model.onnx --calib 'images/*.npz' --samples 200 --shuffle 0",
-    "qtool quantize bert.onnx --calib input_ids=ids.npy --calib attention_mask=mask.npy",
+    "qtool quantize bert.onnx --calib input_ids=ids.npy attention_mask=mask.npy",
     "qtool quantize model.onnx --stats model.stats.npz --method mse",
     "qtool quantize model.onnx --calib calib.npz --dry-run",
 )
