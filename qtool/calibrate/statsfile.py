@@ -114,7 +114,7 @@ def load_statistics(path: str | os.PathLike[str]) -> SavedStatistics:
             return _parsed(archive, header)
         except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:  # not what was written
             raise DataError(
-                f"{subject} is damaged: {' '.join(str(error).split())[:160] or type(error).__name__}.",
+                f"{subject} is damaged: {_reason(error)}.",
                 hint="Calibrate again.",
             ) from error
 
@@ -237,12 +237,17 @@ def _header(archive: NpzFile) -> dict[str, Any]:
     return header
 
 
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())[:160] or type(error).__name__
+    return f"{text} is missing" if isinstance(error, KeyError) else text
+
+
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
 def _parsed(archive: NpzFile, header: Mapping[str, Any]) -> SavedStatistics:
-    """The contents; any of several exceptions where the header is not what was written."""
+    """The contents; LookupError, TypeError and the like where the header is not what was written."""
     if header["histogram_bits"] != HISTOGRAM_BITS:
         raise ValueError(f"histograms of {_BINS} bins are expected")
     model = Fingerprint(
