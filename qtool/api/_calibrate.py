@@ -59,7 +59,7 @@ def calibrate(
     from qtool.calibrate.methods import parse_method
     from qtool.calibrate.saved import SavedStatistics
     from qtool.calibrate.statsfile import save_statistics
-    from qtool.plan import Selection, build_plan
+    from qtool.plan import Selection, build_plan, wanted_of
     from qtool.prepare.fingerprint import fingerprint
     from qtool.prepare.load import external_files, load_model
     from qtool.publish import check_statistics_destination
@@ -83,7 +83,7 @@ def calibrate(
     samples = open_any(data, None, inputs_of(loaded))
     statistics = observe(
         prepared.model,
-        tensors,
+        wanted_of(prepared.model, tensors),
         samples,
         histograms=range_method.needs_histogram or destination is not None,
         num_threads=num_threads,
