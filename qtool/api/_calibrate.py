@@ -70,7 +70,7 @@ def calibrate(
     from qtool.calibrate.methods import parse_method
     from qtool.calibrate.saved import SavedStatistics
     from qtool.calibrate.statsfile import save_statistics
-    from qtool.plan import Selection, build_plan
+    from qtool.plan import Selection, build_plan, wanted_of
     from qtool.prepare.fingerprint import fingerprint
     from qtool.prepare.load import external_files, load_model
     from qtool.publish import check_statistics_destination
@@ -95,13 +95,14 @@ def calibrate(
         tensors = list(plan.tensors)
     opened = open_any(data, None, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
     histograms = range_method.needs_histogram or destination is not None
+    wanted = wanted_of(prepared.model, tensors)
     model_id = fingerprint(prepared.model, loaded.graph.opset_imports) if destination is not None else None
     kept_run = None
     notes = (*remarks, *opened.notes)
     initial = None
     if checkpoint is not None and destination is not None and model_id is not None:
         kept_run = Checkpoint(destination, model_id, opened, checkpoint)
-        initial = kept_run.resume(tensors, histograms=histograms)
+        initial = kept_run.resume(wanted, histograms=histograms)
         if initial is not None:
             notes += (f"Went on after sample {kept_run.done} of {opened.count}, from '{kept_run.path}'.",)
     before = 0 if kept_run is None else kept_run.done
@@ -111,7 +112,7 @@ def calibrate(
         advance = Clock(progress).progress("calibrate")
         statistics = observe(
             prepared.model,
-            tensors,
+            wanted,
             opened.slice(before) if before else opened,
             histograms=histograms,
             num_threads=num_threads,

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from qtool.calibrate.samples import Samples
 from qtool.calibrate.statistics import Statistics, TensorStatistics
+from qtool.calibrate.wanted import Wanted
 from qtool.errors import ConfigError, DataError, ModelError
 from qtool.runtime import Session, create_session
 
@@ -35,7 +36,7 @@ _OBSERVED = ("float32", "float16", "bfloat16")
 
 def collect(
     model: onnx.ModelProto | str | PathLike[str],
-    tensors: Sequence[str],
+    tensors: Sequence[str | Wanted],
     samples: Samples,
     *,
     histograms: bool = False,
@@ -53,7 +54,8 @@ def collect(
 
     Args:
         model: A file or a proto; it is not changed. Inputs that are wanted are observed as they are fed.
-        tensors: Names of float tensors of the top graph: inputs, node outputs, or initializers.
+        tensors: Float tensors of the top graph, by name or with what is wanted of them: inputs, node outputs, or
+            initializers.
         samples: What to run it on.
         histograms: Whether to fill histograms, for range methods that need them.
         num_threads: Threads of an operator and of the counting kernels.
@@ -75,9 +77,9 @@ def collect(
         ModelError: If the model does not load, or a wanted tensor is not of a float type.
         DataError: If the model does not run on a sample, or a tensor holds NaN or (unless allowed) an infinity.
     """
-    wanted = list(dict.fromkeys(tensors))
-    statistics = {name: TensorStatistics.empty(histogram=histograms) for name in wanted}
-    session, computed, fed = _observing_session(model, wanted, num_threads)
+    wanted = {one.name: one for one in (Wanted(t) if isinstance(t, str) else t for t in tensors)}
+    statistics = {name: TensorStatistics.empty(histogram=histograms, wanted=one) for name, one in wanted.items()}
+    session, computed, fed = _observing_session(model, list(wanted), num_threads)
     done = saved = 0
     # A thread per tensor instead of all threads on one: a pool that spins beside onnxruntime's slows both down.
     with ThreadPoolExecutor(num_threads or _available_cores()) as pool:

@@ -49,6 +49,7 @@ _MAX_HEADER_BYTES = 32 << 20
 _COUNTS = ("count", "nan", "pos_inf", "neg_inf", "zeros", "sample_ranges")
 _SUMS = ("sample_min_sum", "sample_max_sum")  # integers of hundreds of bits: hexadecimal text
 _CHANNELS: dict[str, np.dtype[Any]] = {"channel_absmax": np.dtype("<f4"), "channel_energy": np.dtype("<f8")}
+_READERS = {"clip_weight": math.inf, "floor": -math.inf}  # what null stands for
 _NATIVE = frozenset(
     (
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -170,6 +171,8 @@ def _row(name: str, one: TensorStatistics) -> dict[str, Any]:
     row |= {"exponent": one.exponent, "sample_ranges": one.sample_ranges}
     row |= {key: f"{getattr(one, key):x}" for key in _SUMS}
     row["channel_axis"] = one.channel_axis
+    # JSON has no infinity: null is "nothing may be clipped" and "no floor"
+    row |= {key: None if math.isinf(held := getattr(one, key)) else float(held) for key in _READERS}
     return row | {key: None if (held := getattr(one, key)) is None else len(held) for key in _CHANNELS}
 
 
@@ -266,6 +269,9 @@ def _parsed(archive: NpzFile, header: Mapping[str, Any]) -> SavedStatistics:
             one = _checked(name, row, histogram)
             one.channel_axis, one.channel_absmax, one.channel_energy = row["channel_axis"], largest, weights
             _check_channels(name, one)
+            one.clip_weight, one.floor = (_number(row[key], null) for key, null in _READERS.items())
+            if not (one.clip_weight >= 1.0 and one.floor <= 0.0):
+                raise ValueError(f"what is said about the readers of tensor '{name}' is out of bounds")
             tensors[name] = one
     _require_no_others(archive, header)
     coverage = tuple(_use(use) for use in _list(header["sources"]))
@@ -311,6 +317,14 @@ def _channels(archive: NpzFile, key: str, lengths: list[Any]) -> list[npt.NDArra
     return [
         None if length is None else numbers[stop - length : stop] for length, stop in zip(lengths, stops, strict=True)
     ]
+
+
+def _number(held: object, null: float) -> float:
+    if held is None:
+        return null
+    if not isinstance(held, float):
+        raise TypeError("a number is expected")
+    return held
 
 
 def _check_channels(name: str, one: TensorStatistics) -> None:
