@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from qtool.api.clock import Clock
-from qtool.api.data import files_of, hashes_of, kept_batches, observe, open_any
+from qtool.api.data import files_of, observe, open_any
 from qtool.api.models import inputs_of
 from qtool.api.settings import ModelLike, Progress, prepared_for, resolve_config
 from qtool.config import QuantConfig
+from qtool.errors import ConfigError
 
 if TYPE_CHECKING:
+    from qtool.calibrate.coverage import Coverage
+    from qtool.calibrate.kept import Kept
     from qtool.calibrate.samples import Data
     from qtool.calibrate.statistics import Statistics
 
@@ -27,9 +30,16 @@ def calibrate(
     tensors: Sequence[str] | None = None,
     method: str = "minmax",
     config: QuantConfig | str | os.PathLike[str] | None = None,
+    samples: int | None = None,
+    shuffle: int | None = None,
+    batch: int | None = None,
+    checkpoint: int | None = None,
+    on_nan: Literal["raise", "skip"] = "raise",
+    max_memory: int | None = None,
     force: bool = False,
     num_threads: int | None = None,
     progress: Progress | None = None,
+    seconds: dict[str, float] | None = None,
 ) -> Statistics:
     """Observe a model's activations on samples, and save what was seen for :func:`quantize`.
 
@@ -41,56 +51,112 @@ def calibrate(
         tensors: Names of tensors of the prepared model; by default those that quantizing it with ``config`` needs.
         method: The range method that the statistics are for: it decides whether histograms are filled.
         config: Settings that decide which tensors are wanted.
+        samples: Use this many samples, the first in order; by default all.
+        shuffle: Seed of the order in which the samples are taken; by default that of the data.
+        batch: Largest number of samples in a run; by default chosen by their size. Does not change the result.
+        checkpoint: Keep what was seen every so many samples in ``<output>.partial``. If the run is interrupted, the
+            same call goes on from there, with the same result; the file goes when the output is in place.
+        on_nan: ``raise`` stops at the first NaN in an observed tensor; ``skip`` leaves NaNs out and notes how many.
+        max_memory: Bytes that the process may reach; by default there is no limit. Does not change the result.
+        on_nan: ``raise`` stops at the first NaN in an observed tensor; ``skip`` leaves NaNs out and notes how many.
+        max_memory: Bytes that the process may reach; by default there is no limit. Does not change the result.
         force: Overwrite the output.
-        num_threads: Threads of the runtime and the kernels.
+        num_threads: Threads of the runtime and the kernels. Does not change the result.
         progress: Called with ("calibrate", done, total).
+        seconds: Gets the wall time of each stage.
 
     Returns:
         Statistics by tensor name.
 
     Raises:
-        ConfigError: For an unknown method or tensor, or an output that cannot be written.
+        ConfigError: For an unknown method or tensor, an output that cannot be written, or a checkpoint without output.
         ModelError: For a model that cannot be read or run.
-        DataError: For samples that do not fit, or activations that hold NaN.
+        DataError: For samples that do not fit, activations that hold NaN, or a checkpoint of something else.
     """
+    from qtool.api._checkpoint import Checkpoint
+    from qtool.calibrate.kept import survey
     from qtool.calibrate.methods import parse_method
-    from qtool.calibrate.statsfile import SavedStatistics, save_statistics
+    from qtool.calibrate.nonfinite import skipped_notes
+    from qtool.calibrate.saved import SavedStatistics
+    from qtool.calibrate.statsfile import save_statistics
     from qtool.plan import Selection, build_plan
+    from qtool.plan.inputs import input_notes
     from qtool.prepare.fingerprint import fingerprint
     from qtool.prepare.load import external_files, load_model
     from qtool.publish import check_statistics_destination
 
+    clock = Clock(progress, seconds)
     settings = resolve_config(config)
     range_method, _ = parse_method(method)
-    loaded = load_model(model)
-    destination = None if output is None else Path(output)
-    if destination is not None:
-        source = Path(model) if isinstance(model, (str, os.PathLike)) else None
-        check_statistics_destination(
-            destination, source, force=force, source_data=external_files(loaded), inputs=files_of(data)
-        )
-    prepared, settings, remarks = prepared_for(loaded, settings)
+    with clock("prepare"):
+        loaded = load_model(model)
+        destination = None if output is None else Path(output)
+        if checkpoint is not None and destination is None:
+            raise ConfigError("Checkpoints are kept beside the output, and there is none; expected an output.")
+        if destination is not None:
+            source = Path(model) if isinstance(model, (str, os.PathLike)) else None
+            check_statistics_destination(
+                destination, source, force=force, source_data=external_files(loaded), inputs=files_of(data)
+            )
+        prepared, settings, remarks = prepared_for(loaded, settings)
     if tensors is None:
-        selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
-        plan = build_plan(prepared.model, settings, selection)
+        with clock("plan"):
+            selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
+            plan = build_plan(prepared.model, settings, selection)
         if plan.decisions and prepared.obstacle is not None:
             raise prepared.obstacle  # statistics for a model that quantize() would then refuse
         tensors = list(plan.tensors)
-    samples = open_any(data, None, inputs_of(loaded))
-    statistics = observe(
-        prepared.model,
-        tensors,
-        samples,
-        histograms=range_method.needs_histogram or destination is not None,
-        num_threads=num_threads,
-        progress=Clock(progress).progress("calibrate"),
-    )
-    notes = (*remarks, *samples.notes)
-    if destination is not None:
-        batches, remark = kept_batches(samples)
-        notes += () if remark is None else (remark,)
+    opened = open_any(data, None, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
+    histograms = range_method.needs_histogram or destination is not None
+    with clock("prepare"):
+        model_id = fingerprint(prepared.model, loaded.graph.opset_imports) if destination is not None else None
+    kept_run = None
+    notes = (*remarks, *opened.notes)
+    initial = None
+    if checkpoint is not None and destination is not None and model_id is not None:
+        kept_run = Checkpoint(destination, model_id, opened, checkpoint)
+        initial = kept_run.resume(tensors, histograms=histograms)
+        if initial is not None:
+            notes += (f"Went on after sample {kept_run.done} of {opened.count}, from '{kept_run.path}'.",)
+    before = 0 if kept_run is None else kept_run.done
+    if initial is not None and before == opened.count:
+        statistics = initial
+    else:
+        advance = clock.progress("calibrate")
+        with clock("calibrate"):
+            statistics = observe(
+                prepared.model,
+                tensors,
+                opened.slice(before) if before else opened,
+                histograms=histograms,
+                num_threads=num_threads,
+                batch_size=batch,
+                on_nan=on_nan,
+                max_memory=max_memory,
+                initial=initial,
+                checkpoint=None if kept_run is None else kept_run.save,
+                checkpoint_every=checkpoint,
+                progress=None if advance is None else lambda done, _: advance(before + done, opened.count),
+            )
+    notes += (*statistics.notes, *skipped_notes(statistics), *input_notes(prepared.model.graph, statistics))
+    if destination is not None and model_id is not None:
+        with clock("save"):
+            coverage, kept = survey(opened)
+        notes += tuple(_remarks(coverage, kept))
         notes += () if tensors else ("No activation is quantized with these settings: there was nothing to observe.",)
-        model_id = fingerprint(prepared.model, loaded.graph.opset_imports)
-        saved = SavedStatistics(statistics, model_id, samples.count, tuple(hashes_of(samples)), batches)
-        save_statistics(destination, saved)
+        with clock("save"):
+            save_statistics(destination, SavedStatistics(statistics, model_id, coverage, kept))
+        if kept_run is not None:
+            kept_run.remove()
     return replace(statistics, notes=notes)
+
+
+def _remarks(coverage: Coverage, kept: Kept) -> Iterator[str]:
+    """What a user should know about the samples of a statistics file."""
+    if kept.cut is not None:
+        yield (
+            f"Samples are large: {kept.samples or 'none'} of them {'is' if kept.samples == 1 else 'are'} kept in the "
+            f"statistics file, for the verification of a result."
+        )
+    if any(times > 1 for use in coverage for _, _, times in use.used):
+        yield "Some samples are given more than once: they count as often."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from qtool.api.clock import Clock, peak_rss
 from qtool.api.data import (
@@ -16,6 +16,7 @@ from qtool.api.data import (
     hashes_of,
     observe,
     open_any,
+    refuse_choice,
     refuse_several,
 )
 from qtool.api.models import as_runnable, inputs_of
@@ -27,7 +28,7 @@ from qtool.version import package_version
 
 if TYPE_CHECKING:
     from qtool.calibrate.samples import Data
-    from qtool.calibrate.statsfile import Batch
+    from qtool.calibrate.saved import Batch
     from qtool.plan import Plan
 
 USELESS_DB = 10.0  # output SQNR below which no task metric survives
@@ -51,6 +52,11 @@ def quantize(
     dedicated_qdq: bool | None = None,
     allow_empty: bool | None = None,
     random_calib: int | None = None,
+    samples: int | None = None,
+    shuffle: int | None = None,
+    batch: int | None = None,
+    on_nan: Literal["raise", "skip"] = "raise",
+    max_memory: int | None = None,
     force: bool = False,
     dry_run: bool = False,
     num_threads: int | None = None,
@@ -62,7 +68,8 @@ def quantize(
 
     Args:
         model: A path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; never changed.
-        calib: Samples: npz paths, a mapping of arrays, or an iterable of mappings.
+        calib: Samples: paths of files, folders or globs (npz, npy, ONNX test data), a mapping of arrays, or an
+            iterable of mappings.
         stats: A statistics file that :func:`calibrate` wrote for this model. The result is the same, byte for byte, as
             from the data that it was made of, whatever the range method.
         output: Destination; by default ``<model>.int8.onnx`` beside a model that is a file, and memory otherwise.
@@ -78,6 +85,11 @@ def quantize(
         dedicated_qdq: One Q/DQ pair for each reader.
         allow_empty: Accept a model in which nothing can be quantized.
         random_calib: Calibrate on this many random samples instead of data.
+        samples: Use this many samples of ``calib``, the first in order; by default all.
+        shuffle: Seed of the order in which the samples are taken; by default that of the data.
+        batch: Largest number of samples in a run; by default chosen by their size. Does not change the result.
+        on_nan: ``raise`` stops at the first NaN in an observed tensor; ``skip`` leaves NaNs out and notes how many.
+        max_memory: Bytes that the process may reach; by default there is no limit. Does not change the result.
         force: Overwrite the output; accept a model that holds quantized operators already.
         dry_run: Decide, but calibrate nothing and write nothing.
         num_threads: Threads of the runtime and the kernels. Does not change the result.
@@ -93,10 +105,13 @@ def quantize(
         NothingToQuantizeError: If nothing was quantized (unless ``allow_empty``).
         VerificationError: If the result does not check, load, run or keep its interface; nothing is put in place.
     """
+    from qtool.calibrate.budget import Budget
     from qtool.calibrate.methods import parse_method
+    from qtool.calibrate.nonfinite import skipped_notes
     from qtool.calibrate.statsfile import load_statistics
     from qtool.emit import emit
     from qtool.plan import Selection, build_plan, check_finite
+    from qtool.plan.inputs import input_notes
     from qtool.prepare.fingerprint import fingerprint
     from qtool.prepare.load import describe_source, load_model
     from qtool.publish import Published, check_destination, publish
@@ -116,6 +131,7 @@ def quantize(
     )
     range_method, _ = parse_method(settings.method)
     refuse_several(calib=calib, stats=stats, random_calib=random_calib)
+    refuse_choice(calib, samples, shuffle)
     source_path = Path(model) if isinstance(model, (str, os.PathLike)) else None
     clock = Clock(progress)
     with clock("prepare"):
@@ -145,7 +161,7 @@ def quantize(
     published = Published(None, 0, {}, 0)
     proto = None
     # A dry run needs no samples, but checks those that it is given.
-    samples = statistics = None
+    opened = statistics = None
     batches: tuple[Batch, ...] = ()
     if saved is not None:
         statistics = saved.select(plan.tensors, histograms=range_method.needs_histogram)
@@ -153,38 +169,45 @@ def quantize(
         if not batches:
             notes.append("The statistics file keeps no samples: the result was loaded, but not run on any.")
     elif calib is not None or random_calib is not None or not dry_run:
-        samples = open_any(calib, random_calib, inputs_of(loaded))
-        notes += samples.notes
+        opened = open_any(calib, random_calib, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
+        notes += opened.notes
     if not dry_run:
-        if samples is not None:
+        if opened is not None:
             with clock("calibrate"):
                 statistics = observe(
                     prepared.model,
                     list(plan.tensors),
-                    samples,
+                    opened,
                     histograms=range_method.needs_histogram,
                     num_threads=num_threads,
+                    batch_size=batch,
+                    on_nan=on_nan,
+                    max_memory=max_memory,
                     progress=clock.progress("calibrate"),
                 )
+        if statistics is not None:
+            notes += [*statistics.notes, *skipped_notes(statistics), *input_notes(prepared.model.graph, statistics)]
         with clock("plan"):
             plan = build_plan(prepared.model, settings, selection, statistics)
         if not plan.decisions and not settings.allow_empty:
             raise NothingToQuantizeError(f"0 of {plan.nodes} nodes were quantized: {_why_nothing(plan)}.")
         with clock("emit"):
             quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
+        if max_memory is not None:
+            Budget(max_memory)  # before anything is written
         hashes: Sequence[str] | None
-        if samples is None:
+        if opened is None:
             assert saved is not None, "Bug: neither samples nor statistics"
             sample_count, hashes = saved.samples, saved.sources
         else:
-            sample_count, hashes = samples.count, None if random_calib is not None else hashes_of(samples)
+            sample_count, hashes = opened.count, None if random_calib is not None else hashes_of(opened)
         with clock("verify"):
             float_model, base_dir, cleanup = as_runnable(model, loaded, prepared.model)
             try:
                 published, proto = publish(
                     quantized,
                     float_model,
-                    first_batches(samples, VERIFY_SAMPLES, VERIFY_SECONDS) if samples is not None else batches,
+                    first_batches(opened, VERIFY_SAMPLES, VERIFY_SECONDS) if opened is not None else batches,
                     destination,
                     provenance=_provenance(settings, source.sha256, sample_count, hashes),
                     external_data=bool(source.data_files),

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from qtool.calibrate.samples import Data, Samples
     from qtool.calibrate.statistics import Statistics
-    from qtool.calibrate.statsfile import Batch
     from qtool.runtime import TensorInfo
 
 # Samples of the calibration data on which the result is run beside the float model before it is put in place: up to
@@ -33,14 +32,32 @@ def refuse_several(**origins: object) -> None:
         raise ConfigError(f"{first[0].upper()}{first[1:]} and {' and '.join(rest)} are given; expected one of them.")
 
 
+def refuse_choice(calib: object, samples: int | None, shuffle: int | None) -> None:
+    """Only data have samples to choose from."""
+    given = [name for name, value in (("number of samples", samples), ("shuffle", shuffle)) if value is not None]
+    if given and calib is None:
+        raise ConfigError(
+            f"A {given[0]} is given without calibration data to choose from.",
+            hint="The samples of a statistics file are chosen when it is made; --random-calib says how many it takes.",
+        )
+
+
 def files_of(*data: object) -> list[Path]:
-    """The files among what was given as data."""
-    items = [i for one in data for i in (one if isinstance(one, (list, tuple)) else (one,))]
-    return [Path(item) for item in items if isinstance(item, (str, Path))]
+    """The files among what was given as data, with those of folders and globs."""
+    from qtool.calibrate import readers
+
+    return readers.files_of(*data)
 
 
-def open_any(calib: Data | None, random_calib: int | None, inputs: tuple[TensorInfo, ...]) -> Samples:
-    """Samples from data, or random ones.
+def open_any(
+    calib: Data | None,
+    random_calib: int | None,
+    inputs: tuple[TensorInfo, ...],
+    *,
+    limit: int | None = None,
+    shuffle_seed: int | None = None,
+) -> Samples:
+    """Samples from data, chosen by ``limit`` and ``shuffle_seed``, or random ones.
 
     Raises:
         ConfigError: If neither is given: random data are never a silent stand-in.
@@ -55,12 +72,15 @@ def open_any(calib: Data | None, random_calib: int | None, inputs: tuple[TensorI
             hint="Pass samples with --calib DATA.npz, or what 'qtool calibrate' saved with --stats STATS.npz; "
             "--random-calib N tries the model out on random values.",
         )
-    return open_samples(calib, inputs)
+    return open_samples(calib, inputs, limit=limit, shuffle_seed=shuffle_seed)
 
 
 def hashes_of(samples: Samples) -> list[str]:
-    """SHA-256 of each source of the samples."""
-    return [source.sha256 for source in samples.sources]
+    """SHA-256 of each source of the samples, as a statistics file of them records it."""
+    from qtool.calibrate.kept import survey
+    from qtool.calibrate.saved import source_hashes
+
+    return list(source_hashes(survey(samples, keep=False)[0]))
 
 
 def observe(model: ir.Model, tensors: Sequence[str], samples: Samples, **options: Any) -> Statistics:
@@ -75,24 +95,6 @@ def observe(model: ir.Model, tensors: Sequence[str], samples: Samples, **options
         return collect(proto, tensors, samples, allow_inf=list(tensors), **options)
     finally:
         cleanup()
-
-
-def kept_batches(samples: Samples) -> tuple[tuple[Batch, ...], str | None]:
-    """The batches that a statistics file keeps for verification, and a remark if they are fewer than usual."""
-    from qtool.calibrate.statsfile import MAX_BATCH_BYTES
-
-    batches: list[Batch] = []
-    done = nbytes = 0
-    for rows, feeds in first_batches(samples, VERIFY_SAMPLES, float("inf")):
-        nbytes += sum(array.nbytes for array in feeds.values())
-        if nbytes > MAX_BATCH_BYTES:
-            return tuple(batches), (
-                f"Samples are large: {done or 'none'} of them {'is' if done == 1 else 'are'} kept in the statistics "
-                f"file, for the verification of a result."
-            )
-        batches.append((rows, dict(feeds)))
-        done += rows
-    return tuple(batches), None
 
 
 def first_batches(samples: Samples, count: int, seconds: float) -> Iterator[tuple[int, Mapping[str, Any]]]:

@@ -19,10 +19,11 @@ from os import PathLike
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from qtool.calibrate.budget import STATISTICS_BYTES, Budget, measure
 from qtool.calibrate.nonfinite import refuse
 from qtool.calibrate.rowwise import Array, Feeds, Shapes, find_shared, shapes_of, single
 from qtool.calibrate.samples import Samples
-from qtool.calibrate.segments import SegmentedModel, read_graph
+from qtool.calibrate.segments import TENSORS_PER_SEGMENT, SegmentedModel, read_graph
 from qtool.calibrate.statistics import Statistics, TensorStatistics, merge
 from qtool.calibrate.wanted import Wanted
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 # larger batches than this are slower, because their arrays leave the cache before they are counted.
 MAX_BATCH_BYTES = 8 << 20
 _MANY = 256
-_BATCHES_PER_WORKER = 4  # so that all workers end at about the same time
+_BATCHES_PER_WORKER = 4
 
 
 def collect(
@@ -51,6 +52,7 @@ def collect(
     initial: Statistics | None = None,
     checkpoint: Callable[[Statistics], None] | None = None,
     checkpoint_every: int | None = None,
+    max_memory: int | None = None,
 ) -> Statistics:
     """Observe tensors of a model.
 
@@ -70,21 +72,34 @@ def collect(
         checkpoint: Called with the statistics so far whenever at least ``checkpoint_every`` samples have been run
             since the last call.
         checkpoint_every: A number of samples.
+        max_memory: Bytes that the process may reach: the number of batches at once and their size are chosen by what
+            is left of it. The result does not depend on it.
 
     Returns:
         Statistics in the order of ``tensors``. Its notes say what kept samples from sharing batches.
 
     Raises:
-        ConfigError: If a tensor does not exist in the top graph.
+        ConfigError: If a tensor does not exist in the top graph, or ``max_memory`` is not enough.
         ModelError: If the model does not load, or a wanted tensor is not of a float type.
         DataError: If the model does not run on a sample, or a tensor holds NaN or (unless allowed) an infinity.
     """
     wanted = {one.name: one for one in (Wanted(t) if isinstance(t, str) else t for t in tensors)}
     source = read_graph(model)
-    run = SegmentedModel(source, list(wanted))
+    budget = None if max_memory is None else Budget(max_memory)
+    per_segment = TENSORS_PER_SEGMENT if budget is None else 1
+    run = SegmentedModel(source, list(wanted), per_segment=per_segment)
     collector = _Collector(run, wanted, histograms)
     workers = num_threads or _available_cores()
-    size = _batch_size(run, samples, max_batch_bytes, batch_size, workers)
+    size = batch_size or _MANY
+    if not run.is_empty and (budget is not None or (batch_size is None and samples.batchable)):
+        cost = measure(run, samples)
+        if budget is not None:
+            workers, size = budget.share(cost, workers, size, STATISTICS_BYTES * len(wanted) if histograms else 0)
+        if batch_size is None:
+            fair = -(
+                -samples.count // (workers * _BATCHES_PER_WORKER)
+            )  # so that all workers end at about the same time
+            size = max(1, min(int(max_batch_bytes / max(cost.observed, 1.0)), fair, size))
     done = saved = 0
     pause = checkpoint_every if checkpoint is not None else None
     for rows, found in _in_order(collector, samples, size, workers, pause):
@@ -92,6 +107,8 @@ def collect(
         if bad and on_nan == "raise":
             refuse(source, samples, done, bad, allow_inf)
         done += rows
+        if budget is not None:
+            budget.require()
         if progress is not None:
             progress(done, samples.count)
         if checkpoint is not None and pause and done - saved >= pause and done < samples.count:
@@ -243,20 +260,6 @@ _Pending: TypeAlias = tuple[int, "Future[dict[str, tuple[int, int]]]"]
 def _done(one: _Pending) -> tuple[int, dict[str, tuple[int, int]]]:
     rows, future = one
     return rows, future.result()
-
-
-def _batch_size(model: SegmentedModel, samples: Samples, max_batch_bytes: int, most: int | None, workers: int) -> int:
-    """Samples of one batch: what is asked for, or what fits; one sample is run to learn how many bytes it takes."""
-    if most is not None or not samples.batchable or model.is_empty:
-        return most or _MANY
-    rows, feeds = next(samples.counted_batches(None))
-    nbytes = sum(array.nbytes for array in feeds.values())
-    for arrays, _ in model.steps(feeds):
-        nbytes += sum(array.nbytes for array in arrays.values())
-        arrays.clear()
-    fitting = int(max_batch_bytes * rows / max(nbytes, 1))
-    fair = -(-samples.count // (workers * _BATCHES_PER_WORKER))
-    return max(1, min(fitting, fair, _MANY))
 
 
 def _available_cores() -> int:

@@ -101,6 +101,11 @@ class Selection:
                     found.append((start, stop))
             yield number, found
 
+    def of_source(self, number: int) -> Selection:
+        """Those of one source, in the order of the data."""
+        table = self.table[self.table[:, 0] == number]
+        return Selection(table[np.argsort(table[:, 1], kind="stable")])
+
     def shuffled(self, seed: int) -> Selection:
         """The same samples in an order that depends on the seed and their number alone."""
         lengths = np.where(self.table[:, 3] == _WHOLE, 1, self.table[:, 2] - self.table[:, 1])

@@ -7,9 +7,10 @@ The file is an uncompressed ``.npz`` that NumPy opens without pickle:
     histograms      int64, (tensors, bins), in the order of the header; only if they were filled
     channel_absmax  float32, of the channels of all tensors that have some, one after the other
     channel_energy  float64, likewise
-    batch_B_I       input I of batch B of the first samples, on which a result is run before it is put in place
+    batch_B_I       input I of kept batch B, on which a result is run before it is put in place
 
-It holds no path and no time, so equal statistics are equal bytes. Nothing of it is trusted when it is read: every
+It holds no path, no time and no order of files, so equal statistics of the same samples are equal bytes, however they
+were split and merged. Nothing of it is trusted when it is read: every
 number is checked against the others, and no more memory is used than the file is large.
 """
 
@@ -21,9 +22,8 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,14 +33,16 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy_format
 
+from qtool.calibrate.coverage import Coverage, SourceUse, combined
+from qtool.calibrate.kept import Kept, KeptBatch
 from qtool.calibrate.npz import NpzFile
+from qtool.calibrate.saved import SavedStatistics
 from qtool.calibrate.statistics import FIXED_POINT_BITS, HISTOGRAM_BITS, Statistics, TensorStatistics, exponent_for
 from qtool.errors import ConfigError, DataError
 from qtool.prepare.fingerprint import Fingerprint, Part
 from qtool.version import package_version
 
 SCHEMA_VERSION = 2
-MAX_BATCH_BYTES = 32 << 20  # of the samples that are kept for verification
 _KIND = "qtool statistics"
 _BINS = 2 << HISTOGRAM_BITS
 _MAX_HEADER_BYTES = 64 << 20
@@ -59,83 +61,31 @@ _MAX_RANK = 64  # NumPy's
 _TEXT = "text"  # NumPy's name of a text type holds the length, which differs from batch to batch
 _HOW = "'qtool calibrate MODEL --data DATA -o STATS' makes one; samples are given with --calib."
 
-Batch = tuple[int, dict[str, npt.NDArray[Any]]]
 
-
-@dataclass(frozen=True)
-class SavedStatistics:
-    """What a statistics file holds.
-
-    Attributes:
-        statistics: Of each tensor.
-        model: Fingerprint of the prepared model that was observed.
-        samples: Samples of the data.
-        sources: SHA-256 of each data file (or of arrays in memory), in order.
-        batches: (number of samples, inputs by name) of the first samples.
-        subject: Start of error messages.
-    """
-
-    statistics: Statistics
-    model: Fingerprint
-    samples: int
-    sources: tuple[str, ...]
-    batches: tuple[Batch, ...] = ()
-    subject: str = "The statistics file"
-
-    def require_model(self, model: Fingerprint) -> None:
-        """Refuse statistics of another model.
-
-        Raises:
-            DataError: Naming the first part that differs.
-        """
-        found = self.model.first_difference(model)
-        if found is None:
-            return
-        ours, theirs = found
-        if ours is not None and theirs is not None and (ours.kind, ours.name) == (theirs.kind, theirs.name):
-            what = f"{theirs} differs"
-        elif theirs is None:
-            what = f"the model has no {ours}"
-        elif ours is None:
-            what = f"{theirs} of the model is unknown to it"
-        else:
-            what = f"where the model has {theirs}, it has {ours}"
-        raise DataError(
-            f"{self.subject} belongs to another model: {what}.",
-            hint="Calibrate this model, with the settings that it is quantized with (element types may raise its "
-            "opset, and with it change nodes).",
-        )
-
-    def select(self, tensors: Iterable[str], *, histograms: bool) -> Statistics:
-        """The statistics of some tensors, in that order.
-
-        Raises:
-            DataError: If one is missing, or histograms are wanted and missing.
-        """
-        chosen: dict[str, TensorStatistics] = {}
-        for name in tensors:
-            if name not in self.statistics:
-                raise DataError(
-                    f"{self.subject} has no statistics of tensor '{name}', which these settings quantize.",
-                    hint="Calibrate again with the settings of this run: qtool calibrate MODEL --config FILE.toml.",
-                )
-            chosen[name] = self.statistics[name]
-            if histograms and chosen[name].histogram is None:
-                raise DataError(
-                    f"{self.subject} has no histogram of tensor '{name}', which the range method needs.",
-                    hint="Calibrate again, or use --method minmax.",
-                )
-        return Statistics(chosen, self.statistics.samples)
-
-
-def save_statistics(path: str | os.PathLike[str], saved: SavedStatistics) -> None:
+def save_statistics(
+    path: str | os.PathLike[str], saved: SavedStatistics, *, draft: str | os.PathLike[str] | None = None
+) -> None:
     """Write a statistics file; it appears whole or not at all. An existing file is replaced.
+
+    Args:
+        path: Where it goes.
+        saved: What it holds.
+        draft: File in the same folder that is written first, and left behind only if the process is killed; by default
+            one with a name of its own.
 
     Raises:
         ConfigError: If it cannot be written.
     """
     target = Path(path)
     try:
+        if draft is not None:
+            try:
+                with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
+                    _write(archive, saved)
+                Path(draft).replace(target)
+            finally:
+                Path(draft).unlink(missing_ok=True)
+            return
         # a folder, so that the file itself gets the permissions of any new file
         with tempfile.TemporaryDirectory(prefix=".qtool-", dir=target.parent) as folder:
             draft = Path(folder) / "statistics.npz"
@@ -177,20 +127,22 @@ def _write(archive: zipfile.ZipFile, saved: SavedStatistics) -> None:
     histograms = [one.histogram for one in rows.values() if one.histogram is not None]
     if len(histograms) not in (0, len(rows)):
         raise ValueError("Bug: only some of the statistics have histograms")
-    first = saved.batches[0][1] if saved.batches else {}
+    kept = saved.kept.batches
+    first = kept[0].feeds if kept else {}
     header = {
         "kind": _KIND,
         "schema_version": SCHEMA_VERSION,
         "qtool_version": package_version(),
         "samples": saved.samples,
-        "sources": list(saved.sources),
+        "sources": [use.to_dict() for use in saved.coverage],
         "observed_samples": saved.statistics.samples,
         "histograms": bool(histograms),
         "histogram_bits": HISTOGRAM_BITS,
         "tensors": [_row(name, one) for name, one in rows.items()],
         "batches": {
             "inputs": [[name, _type_name(array.dtype)] for name, array in first.items()],
-            "samples": [count for count, _ in saved.batches],
+            "kept": [[batch.source, batch.index, batch.samples] for batch in kept],
+            "cut": saved.kept.cut,
         },
         "model": {
             "sha256": saved.model.sha256,
@@ -206,9 +158,9 @@ def _write(archive: zipfile.ZipFile, saved: SavedStatistics) -> None:
         if pieces:
             channels: npt.NDArray[Any] = np.concatenate(pieces)
             _write_array(archive, key, channels.astype(dtype, copy=False))
-    for number, (_, feeds) in enumerate(saved.batches):
+    for number, batch in enumerate(kept):
         for index, name in enumerate(first):
-            _write_array(archive, f"batch_{number}_{index}", _stored(feeds[name]))
+            _write_array(archive, f"batch_{number}_{index}", _stored(batch.feeds[name]))
 
 
 def _row(name: str, one: TensorStatistics) -> dict[str, Any]:
@@ -310,12 +262,17 @@ def _parsed(archive: NpzFile, header: Mapping[str, Any]) -> SavedStatistics:
             one.channel_axis, one.channel_absmax, one.channel_energy = row["channel_axis"], largest, weights
             _check_channels(name, one)
             tensors[name] = one
+    coverage = tuple(_use(use) for use in header["sources"])
+    if combined([coverage], repeats=True) != coverage or sum(use.samples for use in coverage) != header["samples"]:
+        raise ValueError("the sources contradict each other or the number of samples")
+    observed = _count(header["observed_samples"])
+    if observed != (header["samples"] if tensors else 0):
+        raise ValueError(f"{observed} samples were observed of {header['samples']}")
     return SavedStatistics(
-        statistics=Statistics(tensors, _count(header["observed_samples"])),
+        statistics=Statistics(tensors, observed),
         model=model,
-        samples=_count(header["samples"]),
-        sources=tuple(_sha(sha) for sha in header["sources"]),
-        batches=tuple(_batches(archive, header["batches"])),
+        coverage=coverage,
+        kept=_kept(archive, header["batches"], coverage),
         subject=archive.subject,
     )
 
@@ -410,9 +367,27 @@ def _checked(name: str, row: Mapping[str, Any], histogram: npt.NDArray[np.int64]
     return one
 
 
-def _batches(archive: NpzFile, table: Mapping[str, Any]) -> Iterator[Batch]:
+def _use(row: Mapping[str, Any]) -> SourceUse:
+    held = None if row["held"] is None else _count(row["held"])
+    used = []
+    end = 0
+    for start, stop, times in row["used"]:
+        if not end <= _count(start) < _count(stop) or _count(times) < 1 or (held is not None and stop > held):
+            raise ValueError("the stretches of a source overlap, or go beyond its end")
+        used.append((start, stop, times))
+        end = stop
+    if not used:
+        raise ValueError("a source has no stretches")
+    return SourceUse(_sha(row["sha256"]), held, tuple(used), tuple(_sha(sha256) for sha256 in row["files"]))
+
+
+def _kept(archive: NpzFile, table: Mapping[str, Any], coverage: Coverage) -> Kept:
     inputs = [(_text(name), None if kind == _TEXT else _element_type(kind)) for name, kind in table["inputs"]]
-    for number, count in enumerate(table["samples"]):
+    known = None if any(use.held is None for use in coverage) else {use.sha256 for use in coverage}
+    batches = []
+    for number, (source, place, count) in enumerate(table["kept"]):
+        if known is not None and source not in known:
+            raise ValueError("a kept batch is of an unknown source")
         feeds = {}
         for index, (name, dtype) in enumerate(inputs):
             key = f"batch_{number}_{index}"
@@ -423,7 +398,16 @@ def _batches(archive: NpzFile, table: Mapping[str, Any]) -> Iterator[Batch]:
                 raise ValueError(f"array '{key}' is {member.dtype}, not what the header says")
             array = archive.read(member)
             feeds[name] = array if dtype is None else array.view(dtype)
-        yield _count(count), feeds
+        batches.append(KeptBatch(_sha(source), _count(place), _count(count), feeds))
+    cut = None if table["cut"] is None else (_sha(table["cut"][0]), _count(table["cut"][1]))
+    kept = Kept.of(batches, cut)
+    if (
+        [b.place for b in kept.batches] != [b.place for b in batches]
+        or kept.cut != cut
+        or len(inputs) != len({name for name, _ in inputs})
+    ):
+        raise ValueError("the kept batches are not those that are to be kept")
+    return kept
 
 
 def _element_type(name: object) -> np.dtype[Any]:

@@ -59,6 +59,7 @@ _EXTENSION_TYPES = {
 _FATAL_ONLY = 4  # errors come as exceptions; ORT would print them on stderr as well
 _SOURCE_POSITION = re.compile(r"\S*onnxruntime\S*\.(?:h|cc):\d+ .*?\) ")
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_NO_MEMORY = re.compile(r"Failed to allocate memory|bad_alloc|Available memory of|bad allocation")
 _MAX_MESSAGE = 300
 
 
@@ -139,6 +140,7 @@ class OrtSession:
         Raises:
             ModelError: If an output is asked for that the model has not.
             DataError: If ORT does not take the feeds or fails while it computes; one line.
+            MemoryError: If it gets no memory.
         """
         names = wanted_outputs(self._subject, outputs, self._output_types, self.opaque_outputs)
         if not names:  # ORT takes an empty list for "all"
@@ -151,6 +153,8 @@ class OrtSession:
             else:
                 arrays = self._session.run(names, dict(feeds), self._run_options)
         except Exception as error:  # as above
+            if _NO_MEMORY.search(str(error)):
+                raise MemoryError(_line(error)) from error
             raise DataError(f"{self._subject} does not run on these inputs: {_line(error)}") from error
         return dict(zip(names, arrays, strict=True))
 

@@ -16,8 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qtool.calibrate import statsfile
+from qtool.calibrate.coverage import file_use
+from qtool.calibrate.kept import Kept, KeptBatch
+from qtool.calibrate.saved import SavedStatistics
 from qtool.calibrate.statistics import Statistics, TensorStatistics
-from qtool.calibrate.statsfile import SavedStatistics, load_statistics, save_statistics
+from qtool.calibrate.statsfile import load_statistics, save_statistics
 from qtool.calibrate.wanted import Wanted
 from qtool.errors import ConfigError, DataError
 from qtool.prepare.fingerprint import Fingerprint, Part
@@ -31,7 +34,7 @@ def observed(*arrays: Any, histogram: bool = True) -> Statistics:
     tensors = {
         f"t{i}/'\n": TensorStatistics.of(np.asarray(a, np.float32), histogram=histogram) for i, a in enumerate(arrays)
     }
-    return Statistics(tensors, 5)
+    return Statistics(tensors, 5 if tensors else 0)
 
 
 def with_channels() -> Statistics:
@@ -41,7 +44,11 @@ def with_channels() -> Statistics:
     tensors = {name: TensorStatistics.of(array, histogram=True, wanted=w, rows=4) for name, w in wanted.items()}
     tensors["d"] = TensorStatistics.empty(histogram=True, wanted=Wanted("d", 1))
     tensors["e"] = TensorStatistics.empty(histogram=True, wanted=Wanted("e", 1, np.ones(2)))
-    return Statistics(tensors, 4)
+    return Statistics(tensors, 5)
+
+
+def kept(*batches: dict[str, Any], cut: tuple[str, int] | None = ("cd" * 32, 3)) -> Kept:
+    return Kept(tuple(KeptBatch("cd" * 32, i, len(b["x"]), b) for i, b in enumerate(batches)), cut)
 
 
 def example(**changes: Any) -> SavedStatistics:
@@ -49,9 +56,11 @@ def example(**changes: Any) -> SavedStatistics:
     fields: dict[str, Any] = {
         "statistics": observed(values, [0.0, -0.0], [-np.inf, 3.0, np.nan], [np.nan], [], [1e-30, 3e38]),
         "model": MODEL,
-        "samples": 5,
-        "sources": ("cd" * 32, "ef" * 32),
-        "batches": ((2, {"x": np.ones((2, 3), np.float32)}), (1, {"x": np.zeros((1, 3), np.float32)})),
+        "coverage": (
+            file_use("cd" * 32, 9, [(0, 2), (3, 4)], ["ab" * 32, "00" * 32]),
+            file_use("ef" * 32, 2, [(0, 2)]),
+        ),
+        "kept": kept({"x": np.ones((2, 3), np.float32)}, {"x": np.zeros((1, 3), np.float32)}),
     }
     return SavedStatistics(**fields | changes)
 
@@ -64,7 +73,8 @@ def saved(folder: Path, value: SavedStatistics | None = None, name: str = "s.npz
 def assert_same(got: SavedStatistics, expected: SavedStatistics) -> None:
     assert got.statistics == expected.statistics
     assert list(got.statistics) == list(expected.statistics)
-    assert (got.model, got.samples, got.sources) == (expected.model, expected.samples, expected.sources)
+    assert (got.model, got.coverage, got.kept.cut) == (expected.model, expected.coverage, expected.kept.cut)
+    assert [b.place for b in got.kept.batches] == [b.place for b in expected.kept.batches]
     assert len(got.batches) == len(expected.batches)
     for (count, feeds), (expected_count, expected_feeds) in zip(got.batches, expected.batches, strict=True):
         assert count == expected_count
@@ -82,11 +92,9 @@ def test_round_trip(tmp_path):
     assert_same(load_statistics(saved(tmp_path)), example())
 
 
-@pytest.mark.parametrize(
-    "statistics", [Statistics({}, 0), observed([1.0, 2.0], histogram=False), observed(histogram=False)]
-)
+@pytest.mark.parametrize("statistics", [Statistics({}, 0), observed([1.0, 2.0], histogram=False)])
 def test_round_trip_without_histograms_or_tensors(tmp_path, statistics):
-    value = example(statistics=statistics, batches=())
+    value = example(statistics=statistics, kept=Kept())
     assert_same(load_statistics(saved(tmp_path, value)), value)
 
 
@@ -123,7 +131,7 @@ def test_round_trip_of_any_values(tmp_path, arrays):
     ids=lambda array: f"{array.dtype}{list(array.shape)}",
 )
 def test_batches_of_every_type(tmp_path, array):
-    value = example(batches=((1, {"x": np.ones((1, 2), np.float32), "état/..": array}),))
+    value = example(kept=kept({"x": np.ones((1, 2), np.float32), "état/..": array}))
     assert_same(load_statistics(saved(tmp_path, value)), value)
 
 
@@ -142,7 +150,10 @@ def test_numpy_opens_it_without_pickle(tmp_path):
         assert archive["histograms"].shape == (6, 8192)
         header = json.loads(archive["header"].tobytes())
     assert header["schema_version"] == 2
-    assert header["sources"] == ["cd" * 32, "ef" * 32]
+    assert header["sources"] == [
+        {"sha256": "cd" * 32, "files": ["ab" * 32, "00" * 32], "held": 9, "used": [[0, 2, 1], [3, 4, 1]]},
+        {"sha256": "ef" * 32, "files": [], "held": 2, "used": [[0, 2, 1]]},
+    ]
     assert header["tensors"][2] | {"exponent": 0} == {
         "name": "t2/'\n", "count": 3, "nan": 1, "pos_inf": 0, "neg_inf": 1, "zeros": 0, "minimum": 3.0, "maximum": 3.0,
         "exponent": 0, "sample_ranges": 1, "sample_min_sum": f"{3 << 149:x}", "sample_max_sum": f"{3 << 149:x}",
@@ -162,7 +173,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
 
     monkeypatch.setattr(statsfile, "_write_rows", full)
     with pytest.raises(ConfigError, match="cannot be written: No space left on device"):
-        save_statistics(path, example(samples=9))
+        save_statistics(path, example(kept=Kept()))
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["s.npz"]
 
@@ -294,9 +305,28 @@ def _set(*keys: Any) -> Callable[[dict[str, Any]], None]:
         _set("model", "parts", 1, ["node"]),
         _set("model", "parts", None),
         _set("model", {}),
-        _set("batches", "samples", [1, 1, 1]),
-        _set("batches", "samples", [1, "1"]),
-        _set("batches", "samples", 2),
+        _set("samples", 4),
+        _set("observed_samples", 0),
+        _set("sources", 0, "held", 3),
+        _set("sources", 0, "files", ["0"]),
+        _set("sources", 0, "files", 3),
+        _set("sources", 0, "held", "9"),
+        _set("sources", 0, "used", []),
+        _set("sources", 0, "used", [[0, 2, 1], [2, 3, 1]]),
+        _set("sources", 0, "used", [[0, 2, 1], [1, 2, 1]]),
+        _set("sources", 0, "used", [[0, 3, 0]]),
+        _set("sources", 0, "used", [[0, 3]]),
+        _set("sources", 0, "used", [[-1, 2, 1]]),
+        _set("sources", 0, "sha256", "ef" * 32),
+        _set("sources", 1, "sha256", "ab" * 32),
+        _set("batches", "kept", 2),
+        _set("batches", "kept", 0, ["cd" * 32, 0, "2"]),
+        _set("batches", "kept", 0, ["ab" * 32, 0, 2]),
+        _set("batches", "kept", 0, ["cd" * 32, 2, 2]),
+        _set("batches", "kept", 0, ["cd" * 32, 0, 4]),
+        _set("batches", "kept", 0, ["cd" * 32, 1, 1]),
+        _set("batches", "cut", ["cd" * 32, 0]),
+        _set("batches", "cut", 3),
         _set("batches", "inputs", [["x", "float64"]]),
         _set("batches", "inputs", [["x", "text"]]),
         _set("batches", "inputs", [["x", "object"]]),

@@ -11,6 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import qtool
+from qtool.calibrate import kept as kept_module
 from qtool.calibrate import statsfile
 from qtool.config import QuantConfig
 from qtool.errors import ConfigError, DataError, QtoolError
@@ -254,7 +255,7 @@ def test_the_first_samples_are_kept_and_run(work):
 
 @pytest.mark.parametrize(("limit", "kept"), [(3 * 32, 3), (32, 1), (31, 0)])
 def test_large_samples_are_kept_up_to_a_limit_with_a_note(work, monkeypatch, limit, kept):
-    monkeypatch.setattr(statsfile, "MAX_BATCH_BYTES", limit)
+    monkeypatch.setattr(kept_module, "MAX_BYTES", limit)
     statistics = qtool.calibrate(work / "m.onnx", work / "c.npz", output=work / "s.npz", force=True)
     assert len(statsfile.load_statistics(work / "s.npz").batches) == kept
     (note,) = statistics.notes
