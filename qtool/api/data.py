@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # this many, and no further one once that has taken this long.
 VERIFY_SAMPLES = 4
 VERIFY_SECONDS = 1.5
+# Bytes of constants up to which the model is collected from without a temporary file of its weights.
+_IN_MEMORY = 4 << 20
 
 
 def refuse_several(**origins: object) -> None:
@@ -90,7 +92,7 @@ def observe(model: ir.Model, tensors: Sequence[str], samples: Samples, **options
 
     if not tensors:  # weights only: nothing to run
         return Statistics({}, 0)
-    proto, _, cleanup = as_proto(model)
+    proto, _, cleanup = as_proto(model, _IN_MEMORY)
     try:
         return collect(proto, tensors, samples, allow_inf=list(tensors), **options)
     finally:
