@@ -3,6 +3,7 @@
     python scripts/bench_quantize.py                              every model of the zoo, both formats
     python scripts/bench_quantize.py --models digits_vit --runs 5 --json out.json
     python scripts/bench_quantize.py --memory                     peak memory of 16 against 256 samples
+    python scripts/bench_quantize.py --calibration [--quick]      calibration against onnxruntime's calibrators
 
 Tools run as whole processes, in turn, and the median is taken. Models run in one process, in turn, a few calls each, of
 which the first is not counted (it finds the caches full of another model); a latency is the median of the counted calls
@@ -189,14 +190,21 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="latency measurement per model file")
     parser.add_argument("--memory", action="store_true", help="only the memory comparison")
     parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--calibration", action="store_true", help="only calibration, against that of onnxruntime")
+    parser.add_argument("--quick", action="store_true", help="with --calibration: fewer samples, one run")
     args = parser.parse_args()
     if not ZOO.is_dir():
         print(f"error: no model zoo at {ZOO}; set QTOOL_ZOO", file=sys.stderr)
         return 2
     names = args.models.split(",") if args.models else sorted(p.stem for p in ZOO.glob("*.onnx"))
     formats = args.formats.split(",")
-    rows = memory() if args.memory else []
-    for name in [] if args.memory else names:
+    if args.calibration:
+        import bench_calibration
+
+        rows = bench_calibration.compare(ZOO, args.models, 1 if args.quick else args.runs, quick=args.quick)
+    else:
+        rows = memory() if args.memory else []
+    for name in [] if args.memory or args.calibration else names:
         rows.append(benchmark(name, formats, args.runs, args.seconds))
         show(rows[-1])
     if args.json:

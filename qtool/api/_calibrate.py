@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from qtool.api.clock import Clock
 from qtool.api.data import files_of, observe, open_any
@@ -34,9 +34,12 @@ def calibrate(
     shuffle: int | None = None,
     batch: int | None = None,
     checkpoint: int | None = None,
+    on_nan: Literal["raise", "skip"] = "raise",
+    max_memory: int | None = None,
     force: bool = False,
     num_threads: int | None = None,
     progress: Progress | None = None,
+    seconds: dict[str, float] | None = None,
 ) -> Statistics:
     """Observe a model's activations on samples, and save what was seen for :func:`quantize`.
 
@@ -53,9 +56,14 @@ def calibrate(
         batch: Largest number of samples in a run; by default chosen by their size. Does not change the result.
         checkpoint: Keep what was seen every so many samples in ``<output>.partial``. If the run is interrupted, the
             same call goes on from there, with the same result; the file goes when the output is in place.
+        on_nan: ``raise`` stops at the first NaN in an observed tensor; ``skip`` leaves NaNs out and notes how many.
+        max_memory: Bytes that the process may reach; by default there is no limit. Does not change the result.
+        on_nan: ``raise`` stops at the first NaN in an observed tensor; ``skip`` leaves NaNs out and notes how many.
+        max_memory: Bytes that the process may reach; by default there is no limit. Does not change the result.
         force: Overwrite the output.
-        num_threads: Threads of the runtime and the kernels.
+        num_threads: Threads of the runtime and the kernels. Does not change the result.
         progress: Called with ("calibrate", done, total).
+        seconds: Gets the wall time of each stage.
 
     Returns:
         Statistics by tensor name.
@@ -68,35 +76,41 @@ def calibrate(
     from qtool.api._checkpoint import Checkpoint
     from qtool.calibrate.kept import survey
     from qtool.calibrate.methods import parse_method
+    from qtool.calibrate.nonfinite import skipped_notes
     from qtool.calibrate.saved import SavedStatistics
     from qtool.calibrate.statsfile import save_statistics
     from qtool.plan import Selection, build_plan, wanted_of
+    from qtool.plan.inputs import input_notes
     from qtool.prepare.fingerprint import fingerprint
     from qtool.prepare.load import external_files, load_model
     from qtool.publish import check_statistics_destination
 
+    clock = Clock(progress, seconds)
     settings = resolve_config(config)
     range_method, _ = parse_method(method)
-    loaded = load_model(model)
-    destination = None if output is None else Path(output)
-    if checkpoint is not None and destination is None:
-        raise ConfigError("Checkpoints are kept beside the output, and there is none; expected an output.")
-    if destination is not None:
-        source = Path(model) if isinstance(model, (str, os.PathLike)) else None
-        check_statistics_destination(
-            destination, source, force=force, source_data=external_files(loaded), inputs=files_of(data)
-        )
-    prepared, settings, remarks = prepared_for(loaded, settings)
+    with clock("prepare"):
+        loaded = load_model(model)
+        destination = None if output is None else Path(output)
+        if checkpoint is not None and destination is None:
+            raise ConfigError("Checkpoints are kept beside the output, and there is none; expected an output.")
+        if destination is not None:
+            source = Path(model) if isinstance(model, (str, os.PathLike)) else None
+            check_statistics_destination(
+                destination, source, force=force, source_data=external_files(loaded), inputs=files_of(data)
+            )
+        prepared, settings, remarks = prepared_for(loaded, settings)
     if tensors is None:
-        selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
-        plan = build_plan(prepared.model, settings, selection)
+        with clock("plan"):
+            selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
+            plan = build_plan(prepared.model, settings, selection)
         if plan.decisions and prepared.obstacle is not None:
             raise prepared.obstacle  # statistics for a model that quantize() would then refuse
         tensors = list(plan.tensors)
     opened = open_any(data, None, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
     histograms = range_method.needs_histogram or destination is not None
     wanted = wanted_of(prepared.model, tensors)
-    model_id = fingerprint(prepared.model, loaded.graph.opset_imports) if destination is not None else None
+    with clock("prepare"):
+        model_id = fingerprint(prepared.model, loaded.graph.opset_imports) if destination is not None else None
     kept_run = None
     notes = (*remarks, *opened.notes)
     initial = None
@@ -109,24 +123,30 @@ def calibrate(
     if initial is not None and before == opened.count:
         statistics = initial
     else:
-        advance = Clock(progress).progress("calibrate")
-        statistics = observe(
-            prepared.model,
-            wanted,
-            opened.slice(before) if before else opened,
-            histograms=histograms,
-            num_threads=num_threads,
-            batch_size=batch,
-            initial=initial,
-            checkpoint=None if kept_run is None else kept_run.save,
-            checkpoint_every=checkpoint,
-            progress=None if advance is None else lambda done, _: advance(before + done, opened.count),
-        )
+        advance = clock.progress("calibrate")
+        with clock("calibrate"):
+            statistics = observe(
+                prepared.model,
+                wanted,
+                opened.slice(before) if before else opened,
+                histograms=histograms,
+                num_threads=num_threads,
+                batch_size=batch,
+                on_nan=on_nan,
+                max_memory=max_memory,
+                initial=initial,
+                checkpoint=None if kept_run is None else kept_run.save,
+                checkpoint_every=checkpoint,
+                progress=None if advance is None else lambda done, _: advance(before + done, opened.count),
+            )
+    notes += (*statistics.notes, *skipped_notes(statistics), *input_notes(prepared.model.graph, statistics))
     if destination is not None and model_id is not None:
-        coverage, kept = survey(opened)
+        with clock("save"):
+            coverage, kept = survey(opened)
         notes += tuple(_remarks(coverage, kept))
         notes += () if tensors else ("No activation is quantized with these settings: there was nothing to observe.",)
-        save_statistics(destination, SavedStatistics(statistics, model_id, coverage, kept))
+        with clock("save"):
+            save_statistics(destination, SavedStatistics(statistics, model_id, coverage, kept))
         if kept_run is not None:
             kept_run.remove()
     return replace(statistics, notes=notes)

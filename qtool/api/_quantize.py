@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from qtool.api.clock import Clock, peak_rss
 from qtool.api.data import (
@@ -56,6 +56,8 @@ def quantize(
     samples: int | None = None,
     shuffle: int | None = None,
     batch: int | None = None,
+    on_nan: Literal["raise", "skip"] = "raise",
+    max_memory: int | None = None,
     force: bool = False,
     dry_run: bool = False,
     num_threads: int | None = None,
@@ -89,6 +91,8 @@ def quantize(
         samples: Use this many samples of ``calib``, the first in order; by default all.
         shuffle: Seed of the order in which the samples are taken; by default that of the data.
         batch: Largest number of samples in a run; by default chosen by their size. Does not change the result.
+        on_nan: ``raise`` stops at the first NaN in an observed tensor; ``skip`` leaves NaNs out and notes how many.
+        max_memory: Bytes that the process may reach; by default there is no limit. Does not change the result.
         force: Overwrite the output; accept a model that holds quantized operators already.
         dry_run: Decide, but calibrate nothing and write nothing.
         num_threads: Threads of the runtime and the kernels. Does not change the result.
@@ -104,6 +108,8 @@ def quantize(
         NothingToQuantizeError: If nothing was quantized (unless ``allow_empty``).
         VerificationError: If the result does not check, load, run or keep its interface; nothing is put in place.
     """
+    from qtool.calibrate.budget import Budget
+    from qtool.calibrate.nonfinite import skipped_notes
     from qtool.calibrate.statsfile import load_statistics
     from qtool.emit import emit
     from qtool.plan import (
@@ -115,6 +121,7 @@ def quantize(
         wanted_of,
         without_effect,
     )
+    from qtool.plan.inputs import input_notes
     from qtool.prepare.fingerprint import fingerprint
     from qtool.prepare.load import describe_source, load_model
     from qtool.publish import Published, check_destination, publish
@@ -186,14 +193,20 @@ def quantize(
                     histograms=histograms,
                     num_threads=num_threads,
                     batch_size=batch,
+                    on_nan=on_nan,
+                    max_memory=max_memory,
                     progress=clock.progress("calibrate"),
                 )
+        if statistics is not None:
+            notes += [*statistics.notes, *skipped_notes(statistics), *input_notes(prepared.model.graph, statistics)]
         with clock("plan"):
             plan = build_plan(prepared.model, settings, selection, statistics)
         if not plan.decisions and not settings.allow_empty:
             raise NothingToQuantizeError(f"0 of {plan.nodes} nodes were quantized: {_why_nothing(plan)}.")
         with clock("emit"):
             quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
+        if max_memory is not None:
+            Budget(max_memory)  # before anything is written
         hashes: Sequence[str] | None
         if opened is None:
             assert saved is not None, "Bug: neither samples nor statistics"

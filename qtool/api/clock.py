@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from qtool.api.settings import Progress
-
-if TYPE_CHECKING:
-    pass
 
 
 class Clock:
     """Wall time of each stage, and the caller's progress function."""
 
-    def __init__(self, progress: Progress | None) -> None:
-        self.seconds: dict[str, float] = {}
+    def __init__(self, progress: Progress | None, seconds: dict[str, float] | None = None) -> None:
+        self.seconds = {} if seconds is None else seconds
         self._progress = progress
 
     @contextmanager
@@ -39,5 +33,6 @@ class Clock:
 
 def peak_rss() -> int:
     """Peak resident memory of this process so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak if sys.platform == "darwin" else peak * 1024)
+    from qtool.calibrate.budget import peak_memory
+
+    return peak_memory()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # this many, and no further one once that has taken this long.
 VERIFY_SAMPLES = 4
 VERIFY_SECONDS = 1.5
+# Bytes of constants up to which the model is collected from without a temporary file of its weights.
+_IN_MEMORY = 4 << 20
 
 
 def refuse_several(**origins: object) -> None:
@@ -91,7 +93,7 @@ def observe(model: ir.Model, tensors: Sequence[Wanted], samples: Samples, **opti
 
     if not tensors:  # weights only: nothing to run
         return Statistics({}, 0)
-    proto, _, cleanup = as_proto(model)
+    proto, _, cleanup = as_proto(model, _IN_MEMORY)
     try:
         return collect(proto, tensors, samples, allow_inf=[one.name for one in tensors], **options)
     finally:

@@ -104,11 +104,18 @@ def _has_external_data(model: ir.Model) -> bool:
 _PROTO_LIMIT = 1_900_000_000
 
 
-def as_proto(model: ir.Model) -> tuple[onnx.ModelProto | Path, Path | None, Callable[[], None]]:
-    """A form of a model that a runtime loads: a proto, or a temporary file if it is too large for one."""
+def as_proto(
+    model: ir.Model, limit: int = _PROTO_LIMIT
+) -> tuple[onnx.ModelProto | Path, Path | None, Callable[[], None]]:
+    """A form of a model that a runtime loads: a proto, or a temporary file if it is too large for one.
+
+    Args:
+        model: Any.
+        limit: Bytes of constants from which it is a file, whose weights are then not held in memory once more.
+    """
     import onnx_ir as ir
 
-    if sum(t.nbytes for t in constants_of(model)) < _PROTO_LIMIT and not _has_external_data(model):
+    if sum(t.nbytes for t in constants_of(model)) < limit and not _has_external_data(model):
         return ir.to_proto(model), None, _nothing
     folder = tempfile.TemporaryDirectory(prefix="qtool-")
     path = Path(folder.name) / "model.onnx"

@@ -1,37 +1,40 @@
 """Running a model over samples and observing its tensors as they stream by.
 
-The wanted tensors become further outputs of a copy of the model. A batch is run, its arrays are counted, and they are
-dropped before the next batch: memory depends on the size of one batch, never on the number of samples.
+A worker thread takes a batch, runs the model on it segment by segment, and counts the arrays of a segment before it
+runs the next one, while they are in the cache. Each worker counts for itself, and the statistics are merged at the end,
+which is exact. Memory depends on what one segment makes of one batch, never on the number of samples.
+
+The result does not depend on the number of threads, because every operator runs on one thread; nor on the batches,
+because a batch is only counted if it gives its samples the bits that they have alone (:mod:`qtool.calibrate.rowwise`).
 """
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from os import PathLike, fspath
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from os import PathLike
+from threading import Lock
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import numpy.typing as npt
-
+from qtool.calibrate.budget import STATISTICS_BYTES, Budget, measure
+from qtool.calibrate.nonfinite import refuse
+from qtool.calibrate.rowwise import Array, Feeds, Shapes, find_shared, shapes_of, single
 from qtool.calibrate.samples import Samples
-from qtool.calibrate.statistics import Statistics, TensorStatistics
+from qtool.calibrate.segments import TENSORS_PER_SEGMENT, SegmentedModel, read_graph
+from qtool.calibrate.statistics import Statistics, TensorStatistics, merge
 from qtool.calibrate.wanted import Wanted
-from qtool.errors import ConfigError, DataError, ModelError
-from qtool.runtime import Session, create_session
 
 if TYPE_CHECKING:
     import onnx
 
-# Batch size, measured on the zoo: batches that outgrow the caches are slower, and freed buffers of many megabytes leave
-# holes that take some batches to fill up. Up to _FEW samples may fill the whole budget (weights are streamed once for
-# all of them); more only share a quarter of it, where a run costs little beside its call.
-MAX_BATCH_BYTES = 34 << 20
-_FEW = 4
+# Samples share a batch where a run costs little beside its call. Measured on the zoo: with one thread an operator,
+# larger batches than this are slower, because their arrays leave the cache before they are counted.
+MAX_BATCH_BYTES = 8 << 20
 _MANY = 256
-_OBSERVED = ("float32", "float16", "bfloat16")
+_BATCHES_PER_WORKER = 4
 
 
 def collect(
@@ -49,6 +52,7 @@ def collect(
     initial: Statistics | None = None,
     checkpoint: Callable[[Statistics], None] | None = None,
     checkpoint_every: int | None = None,
+    max_memory: int | None = None,
 ) -> Statistics:
     """Observe tensors of a model.
 
@@ -58,192 +62,208 @@ def collect(
             initializers.
         samples: What to run it on.
         histograms: Whether to fill histograms, for range methods that need them.
-        num_threads: Threads of an operator and of the counting kernels.
+        num_threads: Batches that are run at once. The result does not depend on it.
         progress: Called with (samples done, samples in all) after every batch.
         max_batch_bytes: Bytes of observed arrays of one batch to aim at; one sample is always run.
-        batch_size: Largest number of samples in a batch; by default as many as ``max_batch_bytes`` allows.
+        batch_size: Largest number of samples in a batch; by default as many as ``max_batch_bytes`` allows. The result
+            does not depend on it.
         on_nan: ``skip`` counts NaNs and infinities instead of raising.
         allow_inf: Tensors in which infinities are expected (attention masks); they are counted, not part of the range.
         initial: Statistics of samples that were run before; the result is that of these and of ``samples``.
         checkpoint: Called with the statistics so far whenever at least ``checkpoint_every`` samples have been run
             since the last call.
         checkpoint_every: A number of samples.
+        max_memory: Bytes that the process may reach: the number of batches at once and their size are chosen by what
+            is left of it. The result does not depend on it.
 
     Returns:
-        Statistics in the order of ``tensors``.
+        Statistics in the order of ``tensors``. Its notes say what kept samples from sharing batches.
 
     Raises:
-        ConfigError: If a tensor does not exist in the top graph.
+        ConfigError: If a tensor does not exist in the top graph, or ``max_memory`` is not enough.
         ModelError: If the model does not load, or a wanted tensor is not of a float type.
         DataError: If the model does not run on a sample, or a tensor holds NaN or (unless allowed) an infinity.
     """
     wanted = {one.name: one for one in (Wanted(t) if isinstance(t, str) else t for t in tensors)}
-    statistics = {name: TensorStatistics.empty(histogram=histograms, wanted=one) for name, one in wanted.items()}
-    session, computed, fed = _observing_session(model, list(wanted), num_threads)
+    source = read_graph(model)
+    budget = None if max_memory is None else Budget(max_memory)
+    per_segment = TENSORS_PER_SEGMENT if budget is None else 1
+    run = SegmentedModel(source, list(wanted), per_segment=per_segment)
+    collector = _Collector(run, wanted, histograms)
+    workers = num_threads or _available_cores()
+    size = batch_size or _MANY
+    if not run.is_empty and (budget is not None or (batch_size is None and samples.batchable)):
+        cost = measure(run, samples)
+        if budget is not None:
+            workers, size = budget.share(cost, workers, size, STATISTICS_BYTES * len(wanted) if histograms else 0)
+        if batch_size is None:
+            fair = -(
+                -samples.count // (workers * _BATCHES_PER_WORKER)
+            )  # so that all workers end at about the same time
+            size = max(1, min(int(max_batch_bytes / max(cost.observed, 1.0)), fair, size))
     done = saved = 0
-    # A thread per tensor instead of all threads on one: a pool that spins beside onnxruntime's slows both down.
-    with ThreadPoolExecutor(num_threads or _available_cores()) as pool:
-        for rows, arrays in _observed_batches(session, computed, fed, samples, max_batch_bytes, batch_size):
-            before = {name: (one.nan, one.pos_inf + one.neg_inf) for name, one in statistics.items()}
-
-            def count(name: str, seen: npt.NDArray[Any], rows: int = rows) -> None:
-                # an array whose leading axis does not hold the samples is the same for each of them
-                shared = rows > 1 and (seen.ndim == 0 or seen.shape[0] % rows > 0)
-                statistics[name].update(seen, rows=rows, shared=shared, num_threads=1)
-
-            for _ in pool.map(count, arrays, arrays.values()):
-                pass
-            if on_nan == "raise":
-                for name, one in statistics.items():
-                    nan, infinite = before[name]
-                    infinite = 0 if name in allow_inf else one.pos_inf + one.neg_inf - infinite
-                    _refuse_non_finite(name, one.nan - nan, infinite, done, rows)
-            arrays.clear()  # before the next batch is run, not after
-            done += rows
-            if progress is not None:
-                progress(done, samples.count)
-            if checkpoint is not None and done - saved >= (checkpoint_every or 1) and done < samples.count:
-                saved = done
-                checkpoint(_continued(initial, statistics, done))
-    return _continued(initial, statistics, done)
+    pause = checkpoint_every if checkpoint is not None else None
+    for rows, found in _in_order(collector, samples, size, workers, pause):
+        bad = {name: n for name, n in found.items() if n[0] or name not in allow_inf}
+        if bad and on_nan == "raise":
+            refuse(source, samples, done, bad, allow_inf)
+        done += rows
+        if budget is not None:
+            budget.require()
+        if progress is not None:
+            progress(done, samples.count)
+        if checkpoint is not None and pause and done - saved >= pause and done < samples.count:
+            saved = done
+            checkpoint(collector.result(done, initial))
+    return collector.result(done, initial)
 
 
-def _continued(initial: Statistics | None, statistics: Mapping[str, TensorStatistics], done: int) -> Statistics:
-    found = Statistics(dict(statistics), done)
-    return found if initial is None else found.merged(initial)
+@dataclass
+class _Slot:
+    """The statistics of one worker."""
+
+    tensors: dict[str, TensorStatistics]
 
 
-def _observed_batches(
-    session: Session | None,
-    computed: Sequence[str],
-    fed: Sequence[str],
-    samples: Samples,
-    max_batch_bytes: int,
-    batch_size: int | None,
-) -> Iterator[tuple[int, dict[str, npt.NDArray[Any]]]]:
-    """Run all samples; yield the number of samples and the wanted tensors of each batch.
+class _Collector:
+    """Counts batches; any number of threads may call it at once."""
 
-    The first samples are run in the smallest batch there is, to learn how many bytes a sample takes. If larger batches
-    follow, they start over: one sample is run twice, but all batches have one shape. Cutting it out would give a first
-    batch of another size, for which onnxruntime's arena would keep buffers of their own.
-    """
+    def __init__(self, model: SegmentedModel, wanted: dict[str, Wanted], histograms: bool) -> None:
+        self._model = model
+        self._wanted = wanted
+        self._histograms = histograms
+        self._lock = Lock()
+        self._slots: list[_Slot] = []
+        self._free: list[_Slot] = []
+        self._shared: dict[Shapes, frozenset[str]] = {}
+        self._dependent: str | None = None  # a tensor whose bits depend on the batch
 
-    def observed(feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        return {name: feeds[name] for name in fed} | (session.run(feeds, computed) if session else {})
+    def count(self, rows: int, feeds: Feeds, separable: bool) -> dict[str, tuple[int, int]]:
+        """Run a batch and count it.
 
-    batches = samples.counted_batches(None)
-    rows, feeds = next(batches)
-    arrays = observed(feeds)
-    nbytes = sum(array.nbytes for array in arrays.values()) + sum(array.nbytes for array in feeds.values())
-    size = (batch_size or _batch_size(nbytes / rows, max_batch_bytes)) if samples.batchable else 1
-    if size > rows:
-        batches = samples.counted_batches(size)
-    else:
-        yield rows, arrays
-    del arrays
-    for rows, feeds in batches:
-        yield rows, observed(feeds)
-
-
-def _batch_size(sample_bytes: float, max_batch_bytes: int) -> int:
-    fitting = max_batch_bytes / max(sample_bytes, 1.0)
-    return max(1, min(int(fitting), max(_FEW, int(fitting / 4)), _MANY))
-
-
-def _observing_session(
-    model: onnx.ModelProto | str | PathLike[str], wanted: Sequence[str], num_threads: int | None
-) -> tuple[Session | None, list[str], list[str]]:
-    """A session with the wanted tensors among its outputs, which of them it computes, and which are fed.
-
-    If all of them are fed, there is nothing to run and no session.
-    """
-    import onnx
-
-    if isinstance(model, onnx.ModelProto):
-        proto, base_dir = model, None
-    else:
-        path = Path(fspath(model))
+        Returns:
+            The tensors that hold NaN or infinities: (NaNs, infinities).
+        """
+        with self._lock:
+            slot = self._free.pop() if self._free else None
+            if slot is None:
+                slot = _Slot(self._empty())
+                self._slots.append(slot)
         try:
-            proto, base_dir = onnx.load(path, load_external_data=False), path.resolve().parent
-        except Exception as error:  # OSError, or protobuf's DecodeError
-            raise ModelError(f"Model '{path}' cannot be read: {' '.join(str(error).split())[:200]}.") from error
-    computed, fed = _tensors(proto.graph, wanted)
-    present = {value.name for value in proto.graph.output}
-    extra = onnx.ModelProto()
-    for name in computed:
-        if name not in present:
-            # a name is all that onnxruntime needs: it infers type and shape itself
-            extra.graph.output.add().name = name
-    if not computed:
-        return None, computed, fed
-    try:
-        # concatenated protobuf messages are one merged message: the copy with more outputs, without parsing the weights
-        serialized = proto.SerializeToString() + extra.SerializeToString()
-    except Exception as error:  # protobuf raises EncodeError or ValueError, by implementation
-        raise ModelError(
-            "The model is larger than 2 GB, which a protobuf message cannot be.",
-            hint="Save it with external data and give the path of the file.",
-        ) from error
-    if base_dir is None:
-        _require_embedded(proto)
-    session = create_session(serialized, num_threads=num_threads, base_dir=base_dir)
-    for info in session.outputs:
-        if info.name in computed and info.dtype.name not in _OBSERVED:
-            raise ModelError(
-                f"Tensor '{info.name}' is {info.dtype.name}; expected a type that has a range: {', '.join(_OBSERVED)}."
-            )
-    return session, computed, fed
+            return self._count(slot, rows, feeds, separable)
+        finally:
+            with self._lock:
+                self._free.append(slot)
+
+    def _count(self, slot: _Slot, rows: int, feeds: Feeds, separable: bool) -> dict[str, tuple[int, int]]:
+        bad: dict[str, tuple[int, int]] = {}
+        if rows == 1 or not separable:
+            self._observe(slot, rows, feeds, None, bad)
+            return bad
+        shapes = shapes_of(feeds)
+        if self._dependent is None and shapes not in self._shared:
+            found = find_shared(self._model, rows, feeds)
+            if isinstance(found, str):
+                self._dependent = found
+            else:
+                self._shared[shapes] = found
+        if shapes in self._shared:
+            self._observe(slot, rows, feeds, self._shared[shapes], bad)
+        else:
+            for row in range(rows):
+                self._observe(slot, 1, single(feeds, row), None, bad)
+        return bad
+
+    def _observe(
+        self, slot: _Slot, rows: int, feeds: Feeds, shared: frozenset[str] | None, bad: dict[str, tuple[int, int]]
+    ) -> None:
+        """Run and count.
+
+        Args:
+            slot: The caller's own.
+            rows: Samples in the batch.
+            feeds: The batch.
+            shared: Tensors without a sample axis; None if the batch cannot be cut, so that only shapes can tell.
+            bad: Gets what holds NaN or infinities.
+        """
+        for arrays, _ in self._model.steps(feeds):
+            for name, array in arrays.items():
+                one = slot.tensors[name]
+                nan, infinite = one.nan, one.pos_inf + one.neg_inf
+                same = _lacks_rows(array, rows) if shared is None else name in shared
+                one.update(array, rows=rows, shared=same and rows > 1, num_threads=1)
+                nan, infinite = one.nan - nan, one.pos_inf + one.neg_inf - infinite
+                if nan or infinite:
+                    before = bad.get(name, (0, 0))
+                    bad[name] = (before[0] + nan, before[1] + infinite)
+            del array
+            arrays.clear()  # before the next segment is run, not after
+
+    def result(self, samples: int, initial: Statistics | None) -> Statistics:
+        """All that was counted; no thread may be counting."""
+        tensors = self._empty()
+        for slot in self._slots:
+            tensors = {name: merge(one, slot.tensors[name]) for name, one in tensors.items()}
+        for name in self._model.constants if samples else ():
+            tensors[name].update(self._model.constant(name), rows=samples, shared=True)
+        notes = []
+        if self._dependent is not None:
+            name = self._dependent
+            notes.append(f"Samples were run one at a time: in a batch, onnxruntime gives '{name}' other bits.")
+        new = Statistics(tensors, samples, tuple(notes))
+        return new if initial is None else initial.merged(new)
+
+    def _empty(self) -> dict[str, TensorStatistics]:
+        return {
+            name: TensorStatistics.empty(histogram=self._histograms, wanted=one) for name, one in self._wanted.items()
+        }
 
 
-def _tensors(graph: onnx.GraphProto, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the wanted tensors into those that the model computes and those that are fed.
+def _lacks_rows(array: Array, rows: int) -> bool:
+    return array.ndim == 0 or array.shape[0] % rows > 0
 
-    Raises:
-        ConfigError: If one is neither.
+
+def _in_order(
+    collector: _Collector, samples: Samples, size: int, workers: int, pause: int | None
+) -> Iterator[tuple[int, dict[str, tuple[int, int]]]]:
+    """Count all samples; yield the size and the trouble of each batch, in their order.
+
+    Each time ``pause`` samples have been handed out, all of them are counted, and yielded, before the next ones: then
+    the collector has counted exactly what was yielded.
     """
-    initializers = {tensor.name for tensor in graph.initializer}
-    inputs = {value.name for value in graph.input} - initializers
-    known = inputs | initializers | {name for node in graph.node for name in node.output if name}
-    for name in wanted:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 3)
-            raise ConfigError(
-                f"The model's graph has no tensor '{name}'.",
-                hint=f"Did you mean {' or '.join(repr(n) for n in near)}?"
-                if near
-                else "Only tensors of the top graph can be observed, not those inside If or Loop bodies.",
-            )
-    return [name for name in wanted if name not in inputs], [name for name in wanted if name in inputs]
+    batches = samples.separable_batches(size)
+    if workers == 1:
+        for rows, feeds, separable in batches:
+            yield rows, collector.count(rows, feeds, separable)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        pending: deque[_Pending] = deque()
+        try:
+            handed_out = 0
+            for rows, feeds, separable in batches:
+                pending.append((rows, pool.submit(collector.count, rows, feeds, separable)))
+                del feeds
+                handed_out += rows
+                full = pause is not None and handed_out >= pause
+                while pending and (full or len(pending) > workers):
+                    yield _done(pending.popleft())
+                handed_out = 0 if full else handed_out
+            while pending:
+                yield _done(pending.popleft())
+        finally:
+            for _, future in pending:
+                future.cancel()
 
 
-def _require_embedded(proto: onnx.ModelProto) -> None:
-    from onnx.external_data_helper import uses_external_data
+_Pending: TypeAlias = tuple[int, "Future[dict[str, tuple[int, int]]]"]
 
-    for tensor in proto.graph.initializer:
-        if uses_external_data(tensor):
-            raise ModelError(
-                f"The model keeps '{tensor.name}' in an external file, and its folder is not known.",
-                hint="Give the path of the model file instead of the loaded proto.",
-            )
+
+def _done(one: _Pending) -> tuple[int, dict[str, tuple[int, int]]]:
+    rows, future = one
+    return rows, future.result()
 
 
 def _available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _refuse_non_finite(name: str, nan: int, infinite: int, done: int, rows: int) -> None:
-    """Raise for NaNs or infinities in a tensor.
-
-    Raises:
-        DataError: Naming the tensor, how many there are, and the samples.
-    """
-    if not nan and not infinite:
-        return
-    what = " and ".join(f"{n} {text}" for n, text in ((nan, "NaN"), (infinite, "infinite")) if n)
-    where = f"sample {done}" if rows == 1 else f"samples {done} to {done + rows - 1}"
-    raise DataError(
-        f"Tensor '{name}' has {what} values in {where}; expected finite ones.",
-        hint="Look for samples that the model was not made for; a range cannot be taken from them.",
-    )

@@ -146,10 +146,15 @@ class Samples:
 
     def counted_batches(self, batch_size: int | None = None) -> Iterator[tuple[int, Feeds]]:
         """:meth:`batches`, each with the number of samples in it."""
+        return ((rows, feeds) for rows, feeds, _ in self.separable_batches(batch_size))
+
+    def separable_batches(self, batch_size: int | None = None) -> Iterator[tuple[int, Feeds, bool]]:
+        """:meth:`counted_batches`, each with whether its samples could as well be fed one by one, cut on axis 0."""
         if batch_size is not None and batch_size < 1:
             raise ConfigError(f"Batch size is {batch_size}; expected 1 or more.")
         size = self._batch or batch_size or 1
-        return _merged(self._parts(size), size)
+        free = self._batch is None
+        return ((rows, feeds, free and merged) for rows, feeds, merged in _merged(self._parts(size), size))
 
     def _parts(self, size: int) -> Iterator[tuple[Run, Feeds]]:
         if not self._selection.ordered:
@@ -293,22 +298,26 @@ def _random_array(random: np.random.Generator, shape: Shape, dtype: np.dtype[Any
     return np.asarray(random.standard_normal(shape, dtype=np.float32)).astype(dtype)
 
 
-def _merged(parts: Iterable[tuple[Run, Feeds]], size: int) -> Iterator[tuple[int, Feeds]]:
-    """Put neighbouring parts of equal shapes together to batches of ``size``, as far as they go."""
+def _merged(parts: Iterable[tuple[Run, Feeds]], size: int) -> Iterator[tuple[int, Feeds, bool]]:
+    """Put neighbouring parts of equal shapes together to batches of ``size``, as far as they go.
+
+    Yields:
+        Samples in the batch, the batch, and False if it is a part that is fed as it is.
+    """
     pending: list[Feeds] = []
     held, key = 0, None
 
-    def flush() -> Iterator[tuple[int, Feeds]]:
+    def flush() -> Iterator[tuple[int, Feeds, bool]]:
         nonlocal held
         if held:
-            yield held, _joined(pending)
+            yield held, _joined(pending), True
         pending.clear()
         held = 0
 
     for run, feeds in parts:
         if run.key is None:
             yield from flush()
-            yield run.rows, feeds
+            yield run.rows, feeds, False
             continue
         if run.key != key:
             yield from flush()

@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -100,6 +101,61 @@ Batch = Annotated[
         rich_help_panel=RUN,
     ),
 ]
+
+
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--max-memory",
+        metavar="BYTES",
+        show_default="no limit",
+        help="Keep the process below this much memory, or refuse: 512M, 2G (decimal) or a number of bytes. The result "
+        "does not depend on it.",
+        rich_help_panel=RUN,
+    ),
+]
+OnNan = Annotated[
+    str,
+    typer.Option(
+        "--on-nan",
+        metavar="stop|skip",
+        help="What a NaN in an observed tensor means: stop and say where it comes from, or leave such values out and "
+        "say how many.",
+        rich_help_panel=CALIBRATION,
+    ),
+]
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+
+
+def byte_count(text: str | None) -> int | None:
+    """Value of ``--max-memory``.
+
+    Raises:
+        ConfigError: If it is no positive number with a known unit.
+    """
+    from qtool.errors import ConfigError
+
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGT]?i?)B?", text.strip(), re.ASCII)
+    unit = _UNITS.get(match[2].replace("k", "K")) if match else None  # an "i" alone is none
+    count = int(float(match[1]) * unit) if match and unit else 0
+    if count < 1:
+        raise ConfigError(f"Option --max-memory is '{text}'; expected a size as 512M, 2G or 1.5Gi.")
+    return count
+
+
+def on_nan(text: str) -> Literal["raise", "skip"]:
+    """Value of ``--on-nan``.
+
+    Raises:
+        ConfigError: If it is neither ``stop`` nor ``skip``.
+    """
+    from qtool.errors import ConfigError
+
+    if text not in ("stop", "skip"):
+        raise ConfigError(f"Option --on-nan is '{text}'; expected stop or skip.")
+    return "skip" if text == "skip" else "raise"
 
 
 def batch_size(text: str | None) -> int | None:

@@ -89,9 +89,14 @@ def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
     samples = "one calibration sample" if count == 1 else f"{count} calibration samples"
     for output, db in result.sqnr_db.items():
         yield "SQNR", f"{db:.1f} dB at output {output}, on {samples}"
-    yield "Time", _timings(result.seconds)
-    if result.peak_rss_bytes:
-        yield "Memory", f"{human_bytes(result.peak_rss_bytes)} at the peak"
+    yield from costs(result.seconds, result.peak_rss_bytes)
+
+
+def costs(seconds: Mapping[str, float], peak_rss_bytes: int) -> Iterable[tuple[str, str]]:
+    """Lines about time, by stage, and memory: (label, text)."""
+    yield "Time", _timings(seconds)
+    if peak_rss_bytes:
+        yield "Memory", f"{human_bytes(peak_rss_bytes)} at the peak"
 
 
 def _timings(seconds: Mapping[str, float]) -> str:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from qtool.api.clock import peak_rss
 from qtool.cli import _options as opt
 from qtool.cli._output import STDOUT, Output, check_json_target, human_bytes
 from qtool.cli._progress import progress_bars
+from qtool.cli._summary import costs
 
 if TYPE_CHECKING:
     from qtool.calibrate.statistics import Statistics
@@ -36,6 +38,7 @@ def calibrate(
     ] = None,
     samples: opt.SampleCount = None,
     shuffle: opt.Shuffle = None,
+    on_nan: opt.OnNan = "stop",
     config: opt.ConfigFile = None,
     output: Annotated[
         Path | None,
@@ -65,6 +68,7 @@ def calibrate(
         ),
     ] = None,
     batch: opt.Batch = None,
+    max_memory: opt.MaxMemory = None,
     threads: opt.Threads = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
@@ -88,6 +92,8 @@ def calibrate(
     target = output or default_statistics(model)
     check_json_target(json_target, model, config, target, *files_of(data))
     at_once = opt.batch_size(batch)
+    nan_rule, limit = opt.on_nan(on_nan), opt.byte_count(max_memory)
+    seconds: dict[str, float] = {}
     try:
         with progress_bars(out) as progress:
             statistics = api.calibrate(
@@ -98,10 +104,13 @@ def calibrate(
                 samples=samples,
                 shuffle=shuffle,
                 batch=at_once,
+                on_nan=nan_rule,
+                max_memory=limit,
                 checkpoint=checkpoint,
                 force=force,
                 num_threads=threads,
                 progress=progress,
+                seconds=seconds,
             )
     except KeyboardInterrupt:
         partial = target.with_name(target.name + ".partial")
@@ -109,12 +118,15 @@ def calibrate(
             out.note(f"'{partial}' is kept: the same command goes on from there.")
         raise
     if json_target is not None:
-        out.json(_document(target, statistics), json_target)
+        out.json(_document(target, statistics, seconds), json_target)
     out.say(f"{_count(len(statistics), 'tensor')} observed on {_count(statistics.samples, 'sample')}")
     if verbose:
         out.say()
         out.say_table(["tensor", "values", "minimum", "maximum"], _rows(statistics), right=["values"])
-    out.say(f"{human_bytes(target.stat().st_size)} of statistics")
+    out.say()
+    facts = costs(seconds, peak_rss())
+    for label, text in [("Size", f"{human_bytes(target.stat().st_size)} of statistics"), *facts]:
+        out.say(f"{label:<9} {text}")
     for note in statistics.notes:
         out.note(note)
     out.hint(f"Quantize from them: {shlex.join(['qtool', 'quantize', str(model), '--stats', str(target)])}")
@@ -122,10 +134,11 @@ def calibrate(
         out.data(str(target))
 
 
-def _document(target: Path, statistics: Statistics) -> dict[str, Any]:
+def _document(target: Path, statistics: Statistics, seconds: dict[str, float]) -> dict[str, Any]:
     """JSON: counts and extremes; the histograms are in the file."""
     rows = statistics.to_dict(histograms=False)
-    return {"schema_version": 1, "statistics": str(target)} | rows | {"notes": list(statistics.notes)}
+    spent = {"seconds": {stage: round(value, 4) for stage, value in seconds.items()}, "peak_rss_bytes": peak_rss()}
+    return {"schema_version": 1, "statistics": str(target)} | rows | spent | {"notes": list(statistics.notes)}
 
 
 def _rows(statistics: Statistics) -> list[list[str]]:

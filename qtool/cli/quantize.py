@@ -36,6 +36,7 @@ def quantize(
     ] = None,
     samples: opt.SampleCount = None,
     shuffle: opt.Shuffle = None,
+    on_nan: opt.OnNan = "stop",
     stats: Annotated[
         Path | None,
         typer.Option(
@@ -183,6 +184,7 @@ def quantize(
         typer.Option("--dry-run", help="Show the plan and write no model.", rich_help_panel=opt.RUN),
     ] = False,
     batch: opt.Batch = None,
+    max_memory: opt.MaxMemory = None,
     threads: opt.Threads = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
@@ -203,6 +205,7 @@ def quantize(
     check_json_target(json_target, model, config, output or default_output(model), stats, *files_of(calib))
     at_once = opt.batch_size(batch)
     general, by_tensor = _methods(method or [])
+    nan_rule, limit = opt.on_nan(on_nan), opt.byte_count(max_memory)
 
     with progress_bars(out) as progress:
         result = api.quantize(
@@ -226,6 +229,8 @@ def quantize(
             samples=samples,
             shuffle=shuffle,
             batch=at_once,
+            on_nan=nan_rule,
+            max_memory=limit,
             force=force,
             dry_run=dry_run,
             num_threads=threads,

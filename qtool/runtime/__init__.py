@@ -98,6 +98,7 @@ def create_session(
     optimize: bool = True,
     num_threads: int | None = None,
     base_dir: str | Path | None = None,
+    shared_memory: bool = False,
 ) -> Session:
     """Load a model into an engine.
 
@@ -108,10 +109,14 @@ def create_session(
         optimize: Whether the engine may rewrite the graph before it runs it.
         num_threads: Threads of one operator; the engine's own choice by default.
         base_dir: Folder that external data of a proto or of bytes is relative to.
+        shared_memory: Whether the session takes its memory from a pool that it shares with others, where the engine
+            has one: many small sessions that run in turn then need that of the largest.
 
     Raises:
         ConfigError: For an unknown engine.
         ModelError: If the engine refuses the model.
     """
     require_engine(engine)
-    return _ENGINES[engine](model, optimize=optimize, num_threads=num_threads, base_dir=base_dir)
+    return _ENGINES[engine](
+        model, optimize=optimize, num_threads=num_threads, base_dir=base_dir, shared_memory=shared_memory
+    )

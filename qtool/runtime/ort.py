@@ -10,6 +10,7 @@ import ctypes
 import os
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ _EXTENSION_TYPES = {
 _FATAL_ONLY = 4  # errors come as exceptions; ORT would print them on stderr as well
 _SOURCE_POSITION = re.compile(r"\S*onnxruntime\S*\.(?:h|cc):\d+ .*?\) ")
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_NO_MEMORY = re.compile(r"Failed to allocate memory|bad_alloc|Available memory of|bad allocation")
 _MAX_MESSAGE = 300
 
 
@@ -70,6 +72,7 @@ class OrtSession:
         optimize: False runs the graph as it is written, node by node.
         num_threads: Threads of one operator, at most one per processor; by default ORT takes one per physical core.
         base_dir: Folder that external data of bytes or of a proto is relative to.
+        shared_memory: Take memory from the one arena that all such sessions of the process share.
 
     Raises:
         ModelError: If ORT does not load the model; one line.
@@ -83,6 +86,7 @@ class OrtSession:
         optimize: bool = True,
         num_threads: int | None = None,
         base_dir: str | Path | None = None,
+        shared_memory: bool = False,
     ) -> None:
         import onnxruntime as ort
 
@@ -95,6 +99,11 @@ class OrtSession:
         options.intra_op_num_threads = min(num_threads or 0, os.cpu_count() or 1)
         if not optimize:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if shared_memory:
+            _register_arena()
+            options.add_session_config_entry("session.use_env_allocators", "1")
+            # weights would leave holes in the arena, and a part of its last chunk unused
+            options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
         if base_dir is not None:
             options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(base_dir))
         subject = f"Model '{model}'" if isinstance(model, (str, Path)) else "Model"
@@ -131,6 +140,7 @@ class OrtSession:
         Raises:
             ModelError: If an output is asked for that the model has not.
             DataError: If ORT does not take the feeds or fails while it computes; one line.
+            MemoryError: If it gets no memory.
         """
         names = wanted_outputs(self._subject, outputs, self._output_types, self.opaque_outputs)
         if not names:  # ORT takes an empty list for "all"
@@ -143,6 +153,8 @@ class OrtSession:
             else:
                 arrays = self._session.run(names, dict(feeds), self._run_options)
         except Exception as error:  # as above
+            if _NO_MEMORY.search(str(error)):
+                raise MemoryError(_line(error)) from error
             raise DataError(f"{self._subject} does not run on these inputs: {_line(error)}") from error
         return dict(zip(names, arrays, strict=True))
 
@@ -164,6 +176,17 @@ class OrtSession:
             _copy_out(value, dtype) if dtype.name in _EXTENSION_TYPES else value.numpy()
             for value, dtype in zip(results, types, strict=True)
         ]
+
+
+@cache
+def _register_arena() -> None:
+    """Give the process the arena that sessions with ``shared_memory`` use. It grows by what is asked for."""
+    import onnxruntime as ort
+
+    info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    same_as_requested = 1
+    # no limit (0), default sizes of the first chunk and of unused ends of chunks (-1)
+    ort.create_and_register_allocator(info, ort.OrtArenaCfg(0, same_as_requested, -1, -1))
 
 
 def _copy_out(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

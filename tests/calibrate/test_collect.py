@@ -1,17 +1,21 @@
 import subprocess
 import sys
 import textwrap
+from functools import reduce
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
+from qtool.calibrate import rowwise
 from qtool.calibrate.collect import collect
 from qtool.calibrate.samples import open_samples
-from qtool.calibrate.statistics import TensorStatistics
+from qtool.calibrate.statistics import Statistics, TensorStatistics
 from qtool.errors import ConfigError, DataError, ModelError
 from qtool.runtime import create_session
 
@@ -59,6 +63,72 @@ def test_batches_and_threads_change_nothing(max_batch_bytes, num_threads):
     assert observe(fixed, ["a", "y", "x"], {"x": ROWS}, **options) == expected
 
 
+# magika's kind of model: onnxruntime computes the product of one row in another order than that of many
+PRODUCT = model("g (float[N, 257] x) => (float[N, 33] y) { y = MatMul(x, w) }")
+PRODUCT.graph.initializer.append(
+    numpy_helper.from_array(np.random.default_rng(1).standard_normal((257, 33)).astype(np.float32), "w")
+)
+
+
+@given(
+    count=st.integers(1, 40),
+    batch=st.integers(1, 45),
+    threads=st.integers(1, 4),
+    seed=st.integers(0, 99),
+    length=st.sampled_from([1, 3, 257]),
+)
+@settings(max_examples=40, deadline=None)
+def test_statistics_are_those_of_single_samples_to_the_last_bit(count, batch, threads, seed, length):
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((count, length, 257), dtype=np.float32)[:, 0, :]
+    expected = observe(PRODUCT, ["x", "y"], {"x": x}, histograms=True, batch_size=1, num_threads=1)
+    order = random.permutation(count)
+    seen = observe(PRODUCT, ["x", "y"], {"x": x[order]}, histograms=True, batch_size=batch, num_threads=threads)
+    assert dict(seen) == dict(expected)
+    cut = int(random.integers(0, count + 1))
+    halves = [observe(PRODUCT, ["x", "y"], {"x": part}, histograms=True) for part in (x[:cut], x[cut:]) if len(part)]
+    assert dict(reduce(Statistics.merged, halves)) == dict(expected)
+
+
+def test_a_batch_that_changes_bits_is_given_up_with_a_note(monkeypatch):
+    monkeypatch.setattr(rowwise, "_same", lambda *_: False)
+    seen = observe(model(MLP), ["y", "a"], {"x": ROWS}, num_threads=1)
+    assert seen["a"].count == 90
+    assert seen.notes == ("Samples were run one at a time: in a batch, onnxruntime gives 'a' other bits.",)
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 30, None])
+def test_a_tensor_without_a_sample_axis_is_counted_for_every_sample(batch_size):
+    proto = model("""g (float[N, 4] x) => (float[N, 4] y)
+        <float[4] p = {1, 2, 3, 4}, float[1, 4] r = {1, 2, 3, 5}>
+        { a = Exp(p) b = Abs(r) z = Mul(a, b) y = Add(x, z) }""")
+    seen = observe(proto, ["a", "b", "y", "p"], {"x": ROWS}, batch_size=batch_size)
+    assert {name: (one.count, one.sample_ranges) for name, one in seen.items()} == dict.fromkeys("abyp", (120, 30))
+
+
+def test_statistics_of_a_tensor_that_sums_over_the_batch_are_those_of_single_samples():
+    proto = model("g (float[N, 4] x) => (float[1, 4] y) { y = ReduceSum<keepdims=1>(x, k) }")
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([0], np.int64), "k"))
+    seen = observe(proto, ["y"], {"x": ROWS})
+    assert seen["y"] == observe(proto, ["y"], {"x": ROWS}, batch_size=1)["y"]
+    assert seen["y"].count == 120
+    assert "'y'" in seen.notes[0]
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_checkpoints_hold_exactly_the_samples_so_far_and_resume_to_the_same(num_threads):
+    proto = model(MLP)
+    samples = open_samples({"x": ROWS}, create_session(proto).inputs)
+    options = {"histograms": True, "num_threads": num_threads}
+    saved = []
+    whole = collect(proto, ["a", "y"], samples, checkpoint=saved.append, checkpoint_every=8, batch_size=3, **options)
+    assert [part.samples for part in saved] == [9, 18, 27]
+    for part in saved:
+        first = collect(proto, ["a", "y"], samples.slice(0, part.samples), **options)
+        assert first == part
+        assert collect(proto, ["a", "y"], samples.slice(part.samples), initial=part, **options) == whole
+
+
 def test_ragged_samples():
     proto = model("g (float[N, T] x) => (float[N, T] y) { y = Neg(x) }")
     items = [{"x": np.full((1, n), n, np.float32)} for n in (3, 3, 7, 1, 1, 1)]
@@ -97,8 +167,8 @@ def test_external_data_beside_the_model(tmp_path, monkeypatch):
     onnx.save_model(proto, path, save_as_external_data=True, location="m.data", size_threshold=0)
     inputs = create_session(path).inputs
     monkeypatch.chdir(tmp_path)
-    for given in (path, "sub/m.onnx"):
-        seen = collect(given, ["a"], open_samples({"x": np.zeros((2, 4), np.float32)}, inputs))
+    for place in (path, "sub/m.onnx"):
+        seen = collect(place, ["a"], open_samples({"x": np.zeros((2, 4), np.float32)}, inputs))
         assert seen["a"].maximum == 3
     with pytest.raises(ModelError, match=r"^The model keeps 'w' in an external file"):
         collect(onnx.load(path, load_external_data=False), ["a"], open_samples({"x": ROWS}, inputs))
@@ -134,10 +204,13 @@ def test_nan_and_infinity_are_refused_by_name_and_sample():
     rows = np.ones((9, 2), np.float32)
     rows[5] = [-1.0, 0.0]
     with pytest.raises(
-        DataError, match=r"^Tensor 'l' has 1 NaN and 1 infinite values in sample 5; expected finite ones\.$"
+        DataError,
+        match=r"^Sample 5: a Log node is the first .*: its output 'l' holds 1 NaN and 1 infinite values; expected",
     ):
         observe(proto, ["l"], {"x": rows}, max_batch_bytes=1)
-    with pytest.raises(DataError, match=r"^Tensor 'l' has 1 NaN values in samples 4 to 7;"):
+    with pytest.raises(
+        DataError, match=r"^Sample 5: a Log node is the first .* its output 'l' holds 1 NaN value; expected"
+    ):
         observe(proto, ["l"], {"x": rows}, allow_inf={"l"}, max_batch_bytes=100)
     seen = observe(proto, ["l"], {"x": rows}, on_nan="skip")["l"]
     assert (seen.count, seen.nan, seen.neg_inf, seen.minimum, seen.maximum) == (18, 1, 1, 0, 0)
@@ -146,7 +219,7 @@ def test_nan_and_infinity_are_refused_by_name_and_sample():
 def test_masks_of_minus_infinity_are_counted_beside_the_range():
     proto = model(LOG)
     rows = np.array([[0.0, 1.0], [0.0, 1.0]], np.float32)
-    with pytest.raises(DataError, match=r"^Tensor 'l' has \d infinite values in sample"):
+    with pytest.raises(DataError, match=r"^Sample 0: .*'l' holds 1 infinite value;"):
         observe(proto, ["l"], {"x": rows})
     seen = observe(proto, ["l"], {"x": rows}, allow_inf={"l"})["l"]
     assert (seen.neg_inf, seen.minimum, seen.maximum) == (2, 0, 0)

@@ -1,11 +1,15 @@
 """Samples and collection on real models with real data."""
 
+from functools import reduce
+
 import numpy as np
+import onnx
 import pytest
 
 import qtool
 from qtool.calibrate.collect import collect
 from qtool.calibrate.samples import open_samples
+from qtool.calibrate.statistics import Statistics
 from qtool.runtime import create_session
 
 # model -> (samples, whether they can share a run)
@@ -81,3 +85,31 @@ def test_shuffled_split_and_merged_statistics_are_the_bytes_of_one_run(zoo, tmp_
     assert (tmp_path / "memories.npz").read_bytes() == (tmp_path / "memory.npz").read_bytes()
     found = qtool.diff_stats(merged, tmp_path / "whole.npz")
     assert (found.equal, found.same_data) == (True, False)
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize("name", ["digits_vit", "magika", "ppocr_cls"])
+def test_statistics_have_the_same_bits_whatever_threads_batches_order_and_shards(zoo, name):
+    path = zoo / f"{name}.onnx"
+    proto = onnx.load(path)
+    produced = [o for node in proto.graph.node if node.op_type in ("MatMul", "Conv", "Add") for o in node.output]
+    data = zoo / f"{name}_calib.npz"
+    whole = open_samples(data, create_session(path).inputs, limit=24)
+    backwards = [{k: v[i] for k, v in _arrays(data, whole.names).items()} for i in reversed(range(24))]
+    shuffled = open_samples(backwards, create_session(path).inputs)
+    tensors = [t for t in produced if t in _floats(proto)][:12]
+    expected = collect(path, tensors, whole, histograms=True, batch_size=1, num_threads=1)
+    assert collect(path, tensors, whole, histograms=True, batch_size=5, num_threads=2) == expected
+    assert collect(path, tensors, shuffled, histograms=True, num_threads=3) == expected
+    shards = [collect(path, tensors, whole.slice(i, i + 3), histograms=True, batch_size=3) for i in range(0, 24, 3)]
+    assert reduce(Statistics.merged, reversed(shards)) == expected
+
+
+def _floats(proto):
+    inferred = onnx.shape_inference.infer_shapes(proto).graph
+    return {v.name for v in (*inferred.value_info, *inferred.output) if v.type.tensor_type.elem_type == 1}
+
+
+def _arrays(path, names):
+    with np.load(path) as arrays:
+        return {name: arrays[name] for name in names}

@@ -323,7 +323,7 @@ def test_c25_random_calibration_is_recorded_and_repeatable(tmp_path):
 def test_nan_is_refused_and_names_the_tensor():
     data = samples()
     data["x"][5, 2] = np.nan
-    with pytest.raises(DataError, match="'x' has 1 NaN value"):
+    with pytest.raises(DataError, match=r"^Sample 5: input 'x' holds 1 NaN value;"):
         quantized(data)
 
 

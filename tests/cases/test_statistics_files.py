@@ -301,6 +301,6 @@ def test_nan_leaves_no_file(work):
     data = samples()
     data["x"][5, 2] = np.nan
     before = snapshot(work)
-    with pytest.raises(DataError, match="'x' has 1 NaN value"):
+    with pytest.raises(DataError, match=r"^Sample 5: input 'x' holds 1 NaN value;"):
         qtool.calibrate(work / "m.onnx", data, output=work / "t.npz")
     assert snapshot(work) == before

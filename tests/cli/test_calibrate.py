@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from qtool.errors import DataError
+from qtool.cli._options import byte_count
+from qtool.errors import ConfigError, DataError
 from tests.cli.fakes import statistics, strict_json
 
 GIVEN = {
@@ -15,15 +17,19 @@ GIVEN = {
     "samples": None,
     "shuffle": None,
     "batch": None,
+    "on_nan": "raise",
+    "max_memory": None,
     "checkpoint": None,
     "force": False,
     "num_threads": None,
     "progress": None,
+    "seconds": {"prepare": 0.25, "calibrate": 1.5},
 }
 
 
-def writing(*args, output, **options):
+def writing(*args, output, seconds, **options):
     """A calibration that leaves a file, as the real one does."""
+    seconds |= GIVEN["seconds"]
     Path(output).write_bytes(b"x" * 2500)
     return statistics()
 
@@ -44,6 +50,8 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
         (["--force"], {"force": True}),
         (["--threads", "2"], {"num_threads": 2}),
         (["--checkpoint", "64"], {"checkpoint": 64}),
+        (["--on-nan", "skip"], {"on_nan": "skip"}),
+        (["--max-memory", "512M"], {"max_memory": 512_000_000}),
     ],
 )
 def test_every_option_reaches_the_api(api, qtool_command, args, expected):
@@ -56,9 +64,13 @@ def test_stdout_is_the_path_and_stderr_the_summary(api, qtool_command):
     api(calibrate=writing)
     ended = qtool_command("calibrate", "m.onnx", "--data", "a.npz", "-o", "my stats.npz")
     assert ended.out == "my stats.npz\n"
-    assert ended.err.splitlines() == [
+    said = ended.err.splitlines()
+    assert re.fullmatch(r"Memory    \d+\.\d MB at the peak", said.pop(4))
+    assert said == [
         "2 tensors observed on 1 sample",
-        "2.5 kB of statistics",
+        "",
+        "Size      2.5 kB of statistics",
+        "Time      1.75 s (prepare 0.25, calibrate 1.50)",
         "note: extra key 'labels' ignored",
         "hint: Quantize from them: qtool quantize m.onnx --stats 'my stats.npz'",
     ]
@@ -72,7 +84,7 @@ def test_verbose_lists_the_tensors(api, qtool_command):
         "tensor  values  minimum  maximum",
         "x            4  -1.5     2",
         "h            2  none     none",
-        "2.5 kB of statistics",
+        "",
     ]
 
 
@@ -84,6 +96,7 @@ def test_quiet_leaves_the_path_only(api, qtool_command):
 def test_json(api, qtool_command):
     api(calibrate=writing)
     document = strict_json(qtool_command("calibrate", "m.onnx", "--data", "a.npz", "--json", "-").out)
+    assert document.pop("peak_rss_bytes") > 10_000_000
     assert document == {
         "schema_version": 1,
         "statistics": "m.stats.npz",
@@ -98,8 +111,30 @@ def test_json(api, qtool_command):
                 "mean_minimum": None, "mean_maximum": None, "sample_ranges": 0,
             },
         },
+        "seconds": {"prepare": 0.25, "calibrate": 1.5},
         "notes": ["extra key 'labels' ignored"],
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("1", 1), ("512M", 512_000_000), ("1.5G", 1_500_000_000), ("2Gi", 1 << 31), ("64 MiB", 1 << 26), ("9kB", 9000)],
+)
+def test_sizes(text, count):
+    assert byte_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "M", "1X", "inf", "1e9", "0.1", "\u0661M", "1i"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ConfigError, match=r"^Option --max-memory is '.*'; expected a size as 512M, 2G or 1\.5Gi\.$"):
+        byte_count(text)
+
+
+def test_an_unknown_rule_for_nan_is_refused(api, qtool_command):
+    fake = api(calibrate=writing)
+    ended = qtool_command("calibrate", "m.onnx", "--data", "a.npz", "--on-nan", "drop")
+    assert (ended.code, fake.calls) == (2, [])
+    assert ended.errors == ["error: Option --on-nan is 'drop'; expected stop or skip."]
 
 
 def test_no_data_is_a_usage_error(api, qtool_command):

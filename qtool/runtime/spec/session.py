@@ -35,6 +35,7 @@ class SpecSession:
         num_threads: Threads of the kernels; by default what QTOOL_NUM_THREADS says, else 1, because the threads of
             NumPy's BLAS contend with more for the same processors.
         base_dir: Folder that external data of bytes or of a proto is relative to.
+        shared_memory: Taken for the sake of the protocol; there is no pool.
 
     Raises:
         ModelError: If the model is not valid ONNX, or has an operator of another domain that no function of the model
@@ -49,8 +50,9 @@ class SpecSession:
         optimize: bool = True,
         num_threads: int | None = None,
         base_dir: str | Path | None = None,
+        shared_memory: bool = False,
     ) -> None:
-        del optimize
+        del optimize, shared_memory
         if num_threads is not None and num_threads < 1:
             raise ConfigError(f"Number of threads is {num_threads}; expected 1 or more.")
         if num_threads is None:
