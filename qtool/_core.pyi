@@ -24,54 +24,51 @@ def set_isa(name: str) -> str: ...
 
 # ------------------------------------------------------------------------------------------------- elementwise kernels
 
-# `x` is the bytes of the elements, `source` and `precision` number their types (_SOURCES of kernels/elementwise.py),
+# `x` is the elements (_Bytes: as bytes), `source` and `precision` number their types (_SOURCES of
+# kernels/elementwise.py),
 # `layout` is (cols, n_mid, b_mid, k0, k1, b_col)
 def round_to(x: _Bytes, source: int, precision: int, y: _Floats) -> None: ...
+def overlap(a: Array, b: Array) -> bool: ...
 def quantize_integer(
-    x: _Bytes,
+    x: Array,
+    size: int,
     source: int,
     precision: int,
     scale: _Floats,
-    zero_point: NDArray[np.int32],
+    zero_point: Array | None,
     layout: tuple[int, ...],
     qmin: int,
     qmax: int,
     bits: int,
-    y: NDArray[Any],
+    packed: bool,
+    y: Array,
     n_threads: int,
 ) -> None: ...
 def quantize_float(
-    x: _Bytes,
+    x: Array,
+    size: int,
     source: int,
     precision: int,
     scale: _Floats,
-    zero_point: _Floats,
+    offset: _Floats,
     layout: tuple[int, ...],
     format: tuple[int, ...],  # noqa: A002
     saturate: bool,
-    y: NDArray[Any],
+    packed: bool,
+    y: Array,
     n_threads: int,
 ) -> None: ...
 def dequantize(
-    x: _Bytes,
+    x: Array,
+    size: int,
     source: int,
     table: _Floats,
     scale: _Floats,
-    zero_point: _Floats,
+    zero_point: Array | None,
     layout: tuple[int, ...],
+    result: int,
     stream: bool,
-    y: NDArray[Any],
-    n_threads: int,
-) -> None: ...
-def dequantize_half(
-    x: _Bytes,
-    source: int,
-    table: _Floats,
-    scale: _Floats,
-    zero_point: _Floats,
-    layout: tuple[int, ...],
-    brain: bool,
-    y: NDArray[Any],
+    y: Array,
     n_threads: int,
 ) -> None: ...
 def pack(codes: _Bytes, bits: int, raw: _Bytes, n_threads: int) -> None: ...

@@ -5,6 +5,8 @@
 
 import os
 
+cimport cython
+from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport free
@@ -455,14 +457,34 @@ cdef enum:
     TILE = 1024            # elements of scratch on the stack of a task
     TASK = 32768           # elements of one task
     PACK_TASK = 8192       # groups of codes that fill whole bytes
+    PACK_TILE = 4096       # codes of scratch on the stack of a task that packs them
 
 cdef struct Layout:
     # The scale of column c of row r has the index ((r / n_mid) * k0 + (r % n_mid) / b_mid) * k1 + c / b_col.
     Py_ssize_t cols, n_mid, b_mid, k0, k1, b_col
 
-ctypedef fused code_t:
-    uint8_t
-    uint16_t
+
+@cython.freelist(8)
+cdef class Bytes:
+    """The memory of a C-contiguous array, whatever its element type and rank.
+
+    A typed memoryview would have to be taken of a flat view as bytes, since ml_dtypes have no format; and to check the
+    format touches more memory than the rest of a call. After a large call, all of that is out of the cache.
+    """
+    cdef Py_buffer view
+
+    def __cinit__(self, array, bint writable=False):
+        PyObject_GetBuffer(array, &self.view, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
+def overlap(a, b):
+    """Whether two C-contiguous arrays share a byte."""
+    cdef Bytes one = Bytes(a), other = Bytes(b)
+    cdef uintptr_t start = <uintptr_t>one.view.buf, other_start = <uintptr_t>other.view.buf
+    return start < other_start + <size_t>other.view.len and other_start < start + <size_t>one.view.len
 
 
 cdef inline uint32_t _bits(float f) noexcept nogil:
@@ -527,158 +549,235 @@ def round_to(const uint8_t[::1] x, int source, int precision, float[::1] y):
         _quantize.load(&x[0], source, precision, 0, y.shape[0], &y[0])
 
 
-# float32 -> integer codes
+# float32 -> codes
 
-cdef void _quantize_task(
-    const void* x, int source, int precision, const float* s, const int32_t* z, const Layout* layout,
-    qt_integer type, Py_ssize_t start, Py_ssize_t stop, code_t* y,
-) noexcept nogil:
+cdef struct Quantization:
+    const void* x
+    int source, precision
+    Layout layout
+    const float* scale
+    int bits
+    bint packed
+    qt_integer type                       # integers, with
+    const int32_t* zero
+    const qt_small_float* form            # or small floats (NULL: integers), with
+    uint32_t overflow
+    const float* offset
+    char* y
+
+
+cdef void _quantize_range(const Quantization* q, Py_ssize_t start, Py_ssize_t stop, char* y) noexcept nogil:
+    """y[0..stop - start) = the codes of these elements."""
     cdef float tile[TILE]
     cdef Py_ssize_t n, k = 0, block = 0
-    cdef Py_ssize_t longest = TASK if source == FLOAT32 and precision == FLOAT32 else TILE
-    cdef const float* values
+    cdef Py_ssize_t longest = TASK if q.source == FLOAT32 and q.precision == FLOAT32 else TILE
+    cdef const float* x
     while start < stop:
-        n = _run(layout, start, stop, longest, &k, &block)
-        values = _rounded(x, source, precision, start, n, tile)
-        if code_t is uint8_t:
-            _quantize.codes8(values, s + k, z + k, block, precision, type, n, y + start)
+        n = _run(&q.layout, start, stop, longest, &k, &block)
+        x = _rounded(q.x, q.source, q.precision, start, n, tile)
+        if q.form != NULL:
+            _quantize.floats(x, q.scale + k, q.offset + k, block, q.precision, q.form, q.overflow, n, <uint8_t*>y)
+        elif q.bits <= 8:
+            _quantize.codes8(x, q.scale + k, q.zero + k, block, q.precision, q.type, n, <uint8_t*>y)
         else:
-            _quantize.codes16(values, s + k, z + k, block, precision, type, n, y + start)
+            _quantize.codes16(x, q.scale + k, q.zero + k, block, q.precision, q.type, n, <uint16_t*>y)
         start += n
+        y += n if q.bits <= 8 else 2 * n
+
+
+cdef void _quantize_task(const Quantization* q, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
+    """The codes of these elements, where they belong in y; a packed task begins with a whole byte."""
+    cdef uint8_t codes[PACK_TILE]
+    cdef Py_ssize_t n
+    if not q.packed:
+        _quantize_range(q, start, stop, q.y + (start if q.bits <= 8 else 2 * start))
+        return
+    while start < stop:
+        n = _smaller(PACK_TILE, stop - start)
+        _quantize_range(q, start, start + n, <char*>codes)        # by way of a tile that the first cache holds
+        _pack_codes(codes, q.bits, n, <uint8_t*>q.y + start * q.bits // 8)
+        start += n
+
+
+cdef void _quantize_all(const Quantization* q, Py_ssize_t size, int n_threads) noexcept:
+    cdef Py_ssize_t t
+    if n_threads == 1:                                            # no parallel region for a short call to enter
+        with nogil:
+            _quantize_task(q, 0, size)
+        return
+    for t in prange((size + TASK - 1) // TASK, nogil=True, schedule="static", num_threads=n_threads):
+        _quantize_task(q, t * TASK, _smaller((t + 1) * TASK, size))
+
+
+cdef void _zero_points(const void* codes, int bits, bint signed_, Py_ssize_t n, int32_t* z) noexcept nogil:
+    """z[n] = the integers that codes stand for, whatever the bits above them are; without codes, zeros."""
+    cdef int shift = 32 - bits
+    cdef uint32_t u
+    cdef Py_ssize_t i
+    for i in range(n):
+        u = 0
+        if codes != NULL:
+            u = (<const uint8_t*>codes)[i] if bits <= 8 else (<const uint16_t*>codes)[i]
+        u <<= shift
+        z[i] = <int32_t>u >> shift if signed_ else <int32_t>(u >> shift)
 
 
 def quantize_integer(
-    const uint8_t[::1] x, int source, int precision, const float[::1] scale, const int32_t[::1] zero_point,
-    tuple layout, int qmin, int qmax, int bits, code_t[::1] y, int n_threads,
+    x, Py_ssize_t size, int source, int precision, scale, zero_point, tuple layout, int qmin, int qmax, int bits,
+    bint packed, y, int n_threads,
 ):
-    """y[i] = saturate(rint(x[i] / s) + z), as the low `bits` bits of each y.
+    """y[i] = saturate(rint(x[i] / s) + z): the low `bits` bits of an item each, or a dense stream if `packed`.
 
-    x holds y.size elements of type `source`; scale and zero_point, of one size, are indexed by `layout`.
+    x holds `size` elements of type `source`; scale, float32, and zero_point, codes of the type of the result (None:
+    zeros), have one size and are indexed by `layout`. Arrays are C-contiguous and aligned.
     """
-    cdef Py_ssize_t size = y.shape[0], t
-    cdef Layout at = _layout(layout)
-    cdef qt_integer type
-    type.qmin, type.qmax, type.mask = qmin, qmax, (1 << bits) - 1
+    cdef Bytes elements = Bytes(x), scales = Bytes(scale), result = Bytes(y, True), codes
+    cdef Py_ssize_t n_scales = scales.view.len // <Py_ssize_t>sizeof(float)
+    cdef const void* given = NULL
+    cdef int32_t single
+    cdef int32_t* zeros = &single
+    cdef Buffer memory
+    cdef Quantization q
     if size == 0:
         return
-    for t in prange((size + TASK - 1) // TASK, nogil=True, schedule="static", num_threads=n_threads):
-        _quantize_task(&x[0], source, precision, &scale[0], &zero_point[0], &at, type,
-                       t * TASK, _smaller((t + 1) * TASK, size), &y[0])
-
-
-# float32 -> small floats
-
-cdef void _quantize_float_task(
-    const void* x, int source, int precision, const float* s, const float* z, const Layout* layout,
-    const qt_small_float* form, uint32_t overflow, Py_ssize_t start, Py_ssize_t stop, uint8_t* y,
-) noexcept nogil:
-    cdef float tile[TILE]
-    cdef Py_ssize_t n, k = 0, block = 0
-    while start < stop:
-        n = _run(layout, start, stop, TILE, &k, &block)
-        _quantize.floats(_rounded(x, source, precision, start, n, tile), s + k, z + k, block, precision, form,
-                         overflow, n, y + start)
-        start += n
+    if zero_point is not None:
+        codes = Bytes(zero_point)
+        given = codes.view.buf
+    if n_scales > 1:
+        memory = Buffer(n_scales * <Py_ssize_t>sizeof(int32_t))
+        zeros = <int32_t*>memory.start
+    _zero_points(given, bits, qmin < 0, n_scales, zeros)
+    q.x, q.source, q.precision, q.layout = elements.view.buf, source, precision, _layout(layout)
+    q.scale, q.bits, q.packed, q.y = <const float*>scales.view.buf, bits, packed and bits < 8, <char*>result.view.buf
+    q.type.qmin, q.type.qmax, q.type.mask = qmin, qmax, (1 << bits) - 1
+    q.zero, q.form, q.offset = zeros, NULL, NULL
+    _quantize_all(&q, size, n_threads)
 
 
 def quantize_float(
-    const uint8_t[::1] x, int source, int precision, const float[::1] scale, const float[::1] zero_point, tuple layout,
-    tuple format, bint saturate, uint8_t[::1] y, int n_threads,
+    x, Py_ssize_t size, int source, int precision, scale, offset, tuple layout, tuple format, bint saturate,
+    bint packed, y, int n_threads,
 ):
-    """y[i] = code of the small float nearest to x[i] / s + z, ties to even; a zero point of -0 adds nothing.
+    """y[i] = code of the small float nearest to x[i] / s + offset, ties to even; an offset of -0 adds nothing.
 
-    `format` is (mantissa, bias, max_code, overflow, nan, signed_nan, negative_zero, sign_shift) of dtypes.FloatFormat.
+    Like `quantize_integer`; offset is float32. `format` is (mantissa, bias, max_code, overflow, nan, signed_nan,
+    negative_zero, sign_shift) of dtypes.FloatFormat.
     """
-    cdef Py_ssize_t size = y.shape[0], t
-    cdef Layout at = _layout(layout)
+    cdef Bytes elements = Bytes(x), scales = Bytes(scale), offsets = Bytes(offset), result = Bytes(y, True)
     cdef qt_small_float form = _format(format)
-    cdef uint32_t overflow = form.max_code if saturate else form.overflow
+    cdef Quantization q
     if size == 0:
         return
-    for t in prange((size + TASK - 1) // TASK, nogil=True, schedule="static", num_threads=n_threads):
-        _quantize_float_task(&x[0], source, precision, &scale[0], &zero_point[0], &at, &form, overflow,
-                             t * TASK, _smaller((t + 1) * TASK, size), &y[0])
+    q.x, q.source, q.precision, q.layout = elements.view.buf, source, precision, _layout(layout)
+    q.scale, q.bits, q.y = <const float*>scales.view.buf, form.sign_shift + 1, <char*>result.view.buf
+    q.packed, q.form, q.overflow = packed and q.bits < 8, &form, form.max_code if saturate else form.overflow
+    q.zero, q.offset = NULL, <const float*>offsets.view.buf
+    _quantize_all(&q, size, n_threads)
 
 
 # codes -> float32, float16, bfloat16
 
-cdef void _dequantize_task(
-    const void* x, int source, const float* table, const float* s, const float* z, const Layout* layout, bint stream,
-    Py_ssize_t start, Py_ssize_t stop, float* y,
-) noexcept nogil:
+cdef struct Dequantization:
+    const void* x
+    int source
+    const float* table
+    const float* scale
+    const float* zero
+    Layout layout
+    int result                            # FLOAT32, FLOAT16 or BFLOAT16
+    bint stream
+    void* y
+
+
+cdef void _dequantize_task(const Dequantization* q, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
     cdef Py_ssize_t n, k = 0, block = 0
     while start < stop:
-        n = _run(layout, start, stop, TASK, &k, &block)
-        _dequantize.singles(x, source, table, s + k, z + k, block, stream, start, n, y + start)
+        n = _run(&q.layout, start, stop, TASK, &k, &block)
+        _dequantize.singles(q.x, q.source, q.table, q.scale + k, q.zero + k, block, q.stream, start, n,
+                            <float*>q.y + start)
         start += n
 
 
-cdef void _dequantize_half_task(
-    const void* x, int source, const float* table, const float* s, const float* z, const Layout* layout,
-    bint brain, Py_ssize_t start, Py_ssize_t stop, uint16_t* y,
-) noexcept nogil:
+cdef void _dequantize_half_task(const Dequantization* q, Py_ssize_t start, Py_ssize_t stop) noexcept nogil:
     cdef float tile[TILE]
     cdef float ones[TILE]
     cdef Py_ssize_t n, i, k = 0, block = 0
     for i in range(TILE):
         ones[i] = 1.0
     while start < stop:
-        n = _run(layout, start, stop, TILE, &k, &block)
+        n = _run(&q.layout, start, stop, TILE, &k, &block)
         # The difference alone, then a product that is rounded once.
-        _dequantize.singles(x, source, table, ones, z + k, block, False, start, n, tile)
-        _dequantize.halves(tile, s + k, block, brain, n, y + start)
+        _dequantize.singles(q.x, q.source, q.table, ones, q.zero + k, block, False, start, n, tile)
+        _dequantize.halves(tile, q.scale + k, block, q.result == BFLOAT16, n, <uint16_t*>q.y + start)
         start += n
 
 
 def dequantize(
-    const uint8_t[::1] x, int source, const float[::1] table, const float[::1] scale, const float[::1] zero_point,
-    tuple layout, bint stream, float[::1] y, int n_threads,
+    x, Py_ssize_t size, int source, const float[::1] table, scale, zero_point, tuple layout, int result, bint stream,
+    y, int n_threads,
 ):
-    """y[i] = (x[i] - z) * s in float32. `table` (256 values) decodes one-byte codes where source is TABLE or TABLE4.
+    """y[i] = (x[i] - z) * s, rounded once to the float type `result`.
 
-    `stream` lets the stores pass the cache by: for results that the cache would not hold anyway.
+    `table` (256 values) decodes one-byte codes where source is TABLE or TABLE4. scale, float32, and zero_point, codes
+    like x (None: zeros), have one size and are indexed by `layout`. `stream` lets float32 stores pass the cache by: for
+    results that the cache would not hold anyway. Arrays are C-contiguous and aligned.
     """
-    cdef Py_ssize_t size = y.shape[0], t
-    cdef Layout at = _layout(layout)
+    cdef Bytes elements = Bytes(x), scales = Bytes(scale), made = Bytes(y, True), codes
+    cdef Py_ssize_t n_scales = scales.view.len // <Py_ssize_t>sizeof(float), t
+    cdef float single = 0.0, one = 1.0, none = 0.0
+    cdef float* zeros = &single
+    cdef Buffer memory
+    cdef Dequantization q
     if size == 0:
         return
-    for t in prange((size + TASK - 1) // TASK, nogil=True, schedule="static", num_threads=n_threads):
-        _dequantize_task(&x[0], source, &table[0], &scale[0], &zero_point[0], &at, stream,
-                         t * TASK, _smaller((t + 1) * TASK, size), &y[0])
-
-
-def dequantize_half(
-    const uint8_t[::1] x, int source, const float[::1] table, const float[::1] scale, const float[::1] zero_point,
-    tuple layout, bint brain, uint16_t[::1] y, int n_threads,
-):
-    """Like `dequantize`, to float16, or to bfloat16 if `brain`: the product is rounded once."""
-    cdef Py_ssize_t size = y.shape[0], t
-    cdef Layout at = _layout(layout)
-    if size == 0:
+    if n_scales > 1:
+        memory = Buffer(n_scales * <Py_ssize_t>sizeof(float))
+        zeros = <float*>memory.start
+    if zero_point is None:
+        memset(zeros, 0, <size_t>(n_scales * <Py_ssize_t>sizeof(float)))
+    else:
+        codes = Bytes(zero_point)
+        _dequantize.singles(codes.view.buf, source, &table[0], &one, &none, n_scales, False, 0, n_scales, zeros)
+    q.x, q.source, q.table, q.layout = elements.view.buf, source, &table[0], _layout(layout)
+    q.scale, q.zero, q.result, q.stream, q.y = <const float*>scales.view.buf, zeros, result, stream, made.view.buf
+    if n_threads == 1:                                            # no parallel region for a short call to enter
+        with nogil:
+            if result == FLOAT32:
+                _dequantize_task(&q, 0, size)
+            else:
+                _dequantize_half_task(&q, 0, size)
         return
     for t in prange((size + TASK - 1) // TASK, nogil=True, schedule="static", num_threads=n_threads):
-        _dequantize_half_task(&x[0], source, &table[0], &scale[0], &zero_point[0], &at, brain,
-                              t * TASK, _smaller((t + 1) * TASK, size), &y[0])
+        if result == FLOAT32:
+            _dequantize_task(&q, t * TASK, _smaller((t + 1) * TASK, size))
+        else:
+            _dequantize_half_task(&q, t * TASK, _smaller((t + 1) * TASK, size))
 
 
 # Packing: low bits first. A group is the fewest codes that fill whole bytes; the codes after the last whole group are
 # written, or read, bit by bit.
 
+cdef void _pack_codes(const uint8_t* codes, int bits, Py_ssize_t n, uint8_t* raw) noexcept nogil:
+    """n codes to ceil(n * bits / 8) bytes."""
+    cdef Py_ssize_t group = 4 if bits == 6 else 8 // bits, whole = n // group, i
+    cdef uint32_t rest = 0
+    _quantize.pack(codes, bits, whole, raw)
+    if whole * group == n:
+        return
+    for i in range(whole * group, n):
+        rest |= <uint32_t>(codes[i] & ((1 << bits) - 1)) << <int>((i - whole * group) * bits)
+    for i in range(whole * group * bits // 8, (n * bits + 7) // 8):
+        raw[i] = <uint8_t>rest
+        rest >>= 8
+
+
 def pack(const uint8_t[::1] codes, int bits, uint8_t[::1] raw, int n_threads):
     """Codes of 2, 4 or 6 bits (the low bits of each byte) to a dense stream; raw.size = ceil(codes.size * bits / 8)."""
-    cdef Py_ssize_t group = 4 if bits == 6 else 8 // bits, group_bytes = 3 if bits == 6 else 1
-    cdef Py_ssize_t size = codes.shape[0], whole = size // group, t, i, byte
-    cdef uint32_t rest = 0
+    cdef Py_ssize_t size = codes.shape[0], t
     if size == 0:
         return
-    for t in prange((whole + PACK_TASK - 1) // PACK_TASK, nogil=True, schedule="static", num_threads=n_threads):
-        _quantize.pack(&codes[0] + t * PACK_TASK * group, bits, _smaller(PACK_TASK, whole - t * PACK_TASK),
-                       &raw[0] + t * PACK_TASK * group_bytes)
-    for i in range(whole * group, size):
-        rest |= <uint32_t>(codes[i] & ((1 << bits) - 1)) << <int>((i - whole * group) * bits)
-    for byte in range(whole * group_bytes, raw.shape[0]):
-        raw[byte] = <uint8_t>rest
-        rest >>= 8
+    for t in prange((size + TASK - 1) // TASK, nogil=True, schedule="static", num_threads=n_threads):
+        _pack_codes(&codes[0] + t * TASK, bits, _smaller(TASK, size - t * TASK), &raw[0] + t * TASK * bits // 8)
 
 
 def unpack(const uint8_t[::1] raw, int bits, uint8_t[::1] codes, int n_threads):

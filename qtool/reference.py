@@ -41,6 +41,7 @@ def quantize_linear(
     output_dtype: QDType | None = None,
     saturate: bool = True,
     precision: npt.DTypeLike | None = None,
+    packed: bool = False,
 ) -> Array:
     """Equation (1): y = saturate(rint(x / scale) + zero_point), or the small float nearest to x / scale + zero_point.
 
@@ -57,9 +58,10 @@ def quantize_linear(
         output_dtype: Result type; None is that of the zero point, else uint8.
         saturate: For float8, whether overflow becomes the largest value (else NaN or Inf).
         precision: Type of the division.
+        packed: Whether the result is what :func:`pack` makes of the codes.
 
     Returns:
-        Codes of shape x.shape in the storage type of the result.
+        Codes of shape x.shape in the storage type of the result; or their bytes, packed.
     """
     target = output_dtype or (BY_STORAGE[zero_point.dtype.name] if zero_point is not None else QDTYPES["uint8"])
     divide_in = np.dtype(precision) if precision is not None else _arithmetic_type(scale)
@@ -75,12 +77,13 @@ def quantize_linear(
             z = np.float32(0) if zero_point is None else _values(zero_point)
             codes = np.clip(np.rint(quotient.astype(np.float64)) + z, target.qmin, target.qmax)
             codes = np.where(np.isnan(codes), target.qmin, codes).astype(np.int32)
-            return _as_storage(codes, target)
+            return pack(_as_storage(codes, target), target) if packed else _as_storage(codes, target)
         if zero_point is not None:
             quotient = quotient + _cast(_values(zero_point), divide_in)
         # A NaN has the sign of x, whatever sign the processor gives to 0/0.
         quotient = np.where(np.isnan(quotient), np.copysign(np.nan, x.astype(np.float64)), quotient.astype(np.float64))
-    return _as_storage(_round_to(quotient, _format(target), saturate), target)
+    codes = _as_storage(_round_to(quotient, _format(target), saturate), target)
+    return pack(codes, target) if packed else codes
 
 
 def dequantize_linear(

@@ -18,7 +18,7 @@
  * which divides always.
  *
  * The reciprocals of 16 blocks are one division, and blocks of 32 go in pairs. Elements beyond a multiple of 64 go 16 at a time under a mask by the
- * same steps. x is prefetched 4 KB ahead: it is read once, and the hardware stops at the end of each page.
+ * same steps. x is prefetched 2 KB ahead: it is read once, and the hardware stops at the end of each page.
  */
 #ifndef QT_QUANTIZE_AVX512VNNI_H
 #define QT_QUANTIZE_AVX512VNNI_H
@@ -41,7 +41,7 @@ QT_TARGET static void qt_halves_to_floats__avx512vnni(const uint16_t *x, ptrdiff
 #undef QT_OWN_CODES
 #undef QT_OWN_LOAD
 
-#define QT_PREFETCH_FLOATS 1024
+#define QT_PREFETCH_FLOATS 512
 
 /* One scale, or one block. */
 QT_TARGET QT_INLINE void qt_codes8_block__avx512vnni(const float *x, float scale, float reciprocal, int32_t zero,

@@ -243,8 +243,8 @@ def _quantize(rng: Rng) -> tuple[Any, Call]:
     target = TARGETS[int(rng.integers(len(TARGETS)))]
     x, scale = _values(rng, shape, _float_type(rng)), _factors(rng, scale_shape).astype(_float_type(rng))
     zero = None if rng.random() < 0.2 else _target_codes(rng, target, scale_shape)
-    saturate = bool(rng.random() < 0.8)
-    options: dict[str, Any] = {**how, "output_dtype": target, "saturate": saturate}
+    saturate, packed = bool(rng.random() < 0.8), bool(rng.random() < 0.3)
+    options: dict[str, Any] = {**how, "output_dtype": target, "saturate": saturate, "packed": packed}
     expected = reference.quantize_linear(x, scale, zero, **options)
     return expected, lambda t: kernels.quantize(x, scale, zero, num_threads=t, **options)
 

@@ -97,7 +97,7 @@ def _missing(case: Case) -> str | None:
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if case.threads is not None and case.threads > cpus:
         return f"needs {case.threads} processors, there is {cpus}"
-    return None
+    return case.missing()
 
 
 def _run_one(case: Case, rounds: int, threads: int, at_most: float) -> Result:

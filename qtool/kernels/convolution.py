@@ -58,6 +58,11 @@ class PackedConv:
         self._packed = packed
         self.volume = _volume("w", w)
 
+    @property
+    def is_current(self) -> bool:
+        """Whether dispatch still chooses the micro-kernel it is packed for."""
+        return self._packed is None or self._packed.is_current()
+
     def layout(self, group: int) -> _core.PackedWeights | None:
         """What the core takes beside ``w``.
 
@@ -66,7 +71,7 @@ class PackedConv:
         """
         if group != self.group:
             raise KernelError(f"'w' is packed for group={self.group}; the convolution has group={group}.")
-        if self._packed is not None and not self._packed.is_current():
+        if not self.is_current:
             raise KernelError(
                 f"'w' is packed for the kernel {self.kernel}; the one in force is {isa_info().kernel}.",
                 hint="Pack the weights again after the instruction set changed.",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -78,6 +79,7 @@ def quantize(
     output_dtype: QDType | None = None,
     saturate: bool = True,
     precision: npt.DTypeLike | None = None,
+    packed: bool = False,
     out: Array | None = None,
     num_threads: int | None = None,
 ) -> Array:
@@ -97,37 +99,73 @@ def quantize(
         output_dtype: Element type of the result; None is that of the zero point, or uint8 without one.
         saturate: For float8 only: whether overflow becomes the largest value; else Inf or NaN.
         precision: float32, float16 or bfloat16; None is the type of the scale.
-        out: C-contiguous array for the result, of the shape of x and the storage type of the result.
+        packed: Whether the result is what :func:`pack` makes of the codes; they are not written to memory before.
+        out: C-contiguous array for the result, of its shape and type.
         num_threads: Threads; None chooses by the amount of work. The result does not depend on it.
 
     Returns:
-        Shape of x; the numpy or ml_dtypes type that stores one element per item (``out`` if given).
+        Shape of x; the numpy or ml_dtypes type that stores one element per item; or, ``packed``, 1-D uint8. ``out`` if
+        given.
 
     Raises:
         KernelError: If types, shapes, axis or block size do not go together.
     """
-    _require_type(x, "x", _QUANTIZABLE)
-    target = _target(zero_point, output_dtype)
-    divide_in = _division_type(scale, precision)
-    granularity = resolve(x.shape, scale.shape, axis, block_size)
-    layout = _layout(x.shape, scale.shape, granularity)
-    if zero_point is not None:
-        _require_same_shape(zero_point, scale)
-    y = _result(x.shape, target.numpy, out, x)
-    data = _bytes(x)
-    source, divisor = _SOURCES[x.dtype], _SOURCES[divide_in]
-    factors = _rounded(scale, divide_in)
-    threads = effective_num_threads(num_threads, x.size)
-    codes = y.reshape(-1).view(np.uint16 if target.bits == 16 else np.uint8)
-    if target.format is None:
-        zeros = np.zeros(factors.size, np.int32) if zero_point is None else _integers(zero_point, target)
-        qmin, qmax = int(target.qmin), int(target.qmax)
-        _core.quantize_integer(data, source, divisor, factors, zeros, layout, qmin, qmax, target.bits, codes, threads)
+    zeros = None if zero_point is None else (zero_point.shape, zero_point.dtype)
+    types = (x.dtype, scale.dtype, output_dtype, precision)
+    plan = _quantize_plan(x.shape, scale.shape, zeros, types, axis, block_size)
+    target, size = plan.target, plan.size
+    x, scale = _contiguous(x), _rounded(scale, plan.precision)
+    shape, dtype = ((target.nbytes(size),), _BYTE) if packed else (x.shape, target.numpy)
+    y = _result(shape, dtype, out, x)
+    threads = _threads(num_threads, size)
+    how = (x, size, plan.source, plan.divisor, scale)
+    if plan.form is None:
+        zero_point = None if zero_point is None else _contiguous(zero_point)
+        _core.quantize_integer(*how, zero_point, plan.layout, *plan.bounds, target.bits, packed, y, threads)
     else:
-        offsets = np.full(factors.size, -0.0, np.float32) if zero_point is None else _numbers(zero_point)
-        form = _format_numbers(target)
-        _core.quantize_float(data, source, divisor, factors, offsets, layout, form, saturate, codes, threads)
+        offset = np.full(scale.size, -0.0, np.float32) if zero_point is None else _numbers(zero_point)
+        _core.quantize_float(*how, offset, plan.layout, plan.form, saturate, packed, y, threads)
+    if packed and target.bits == 16 and sys.byteorder == "big":
+        y.view(np.uint16).byteswap(inplace=True)
     return y
+
+
+class _QuantizePlan(NamedTuple):
+    """What follows from the types and shapes of a call, as the core takes it."""
+
+    target: QDType
+    size: int
+    source: int
+    divisor: int
+    precision: np.dtype[Any]
+    layout: tuple[int, ...]
+    bounds: tuple[int, int]
+    form: tuple[int, ...] | None
+
+
+# Remembered, here and below: after a large call the cache holds its data and no longer the interpreter, and arithmetic
+# in Python that takes some microseconds in a loop takes more than ten times as long.
+@functools.lru_cache(maxsize=1024)
+def _quantize_plan(
+    shape: tuple[int, ...],
+    scale_shape: tuple[int, ...],
+    zeros: tuple[tuple[int, ...], np.dtype[Any]] | None,
+    types: tuple[np.dtype[Any], np.dtype[Any], QDType | None, npt.DTypeLike | None],
+    axis: int,
+    block_size: int,
+) -> _QuantizePlan:
+    """Validate a call of ``quantize``; ``types`` are those of x, the scale, the result and the division."""
+    dtype, scale_dtype, output_dtype, precision = types
+    _require_type(dtype, "x", _QUANTIZABLE)
+    target = _target(None if zeros is None else zeros[1], output_dtype)
+    divide_in = _division_type(scale_dtype, precision)
+    layout = _layout(shape, scale_shape, resolve(shape, scale_shape, axis, block_size))
+    if zeros is not None:
+        _require_same_shape(zeros[0], scale_shape)
+    form = None if target.format is None else _format_numbers(target)
+    bounds = (int(target.qmin), int(target.qmax))
+    source, divisor = _SOURCES[dtype], _SOURCES[divide_in]
+    return _QuantizePlan(target, math.prod(shape), source, divisor, divide_in, layout, bounds, form)
 
 
 def dequantize(
@@ -162,34 +200,58 @@ def dequantize(
     Raises:
         KernelError: If types, shapes, axis or block size do not go together.
     """
-    stored = _stored_type(x)
-    if x.dtype != np.int32 and (stored is None or stored.kind == "exponent"):
-        raise KernelError(f"x has type {_type_name(x)}; expected a quantized type or int32.")
-    _require_type(scale, "Scale", (*_FLOATS, _E8M0))
-    if output_dtype is None and scale.dtype == _E8M0:
+    zeros = None if zero_point is None else (zero_point.shape, zero_point.dtype)
+    plan = _dequantize_plan(x.shape, scale.shape, zeros, (x.dtype, scale.dtype, output_dtype), axis, block_size)
+    x, scale = _contiguous(x), _rounded(scale, plan.result)
+    zero_point = None if zero_point is None else _contiguous(zero_point)
+    y = _result(x.shape, plan.result, out, x)
+    stream = plan.size * 4 >= STREAM_BYTES
+    _core.dequantize(
+        *(x, plan.size, plan.source, plan.table, scale, zero_point, plan.layout),
+        *(_SOURCES[plan.result], stream, y, _threads(num_threads, plan.size)),
+    )
+    return y
+
+
+class _DequantizePlan(NamedTuple):
+    """What follows from the types and shapes of a call, as the core takes it."""
+
+    size: int
+    source: int
+    table: NDArray[np.float32]
+    result: np.dtype[Any]
+    layout: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def _dequantize_plan(
+    shape: tuple[int, ...],
+    scale_shape: tuple[int, ...],
+    zeros: tuple[tuple[int, ...], np.dtype[Any]] | None,
+    types: tuple[np.dtype[Any], np.dtype[Any], npt.DTypeLike | None],
+    axis: int,
+    block_size: int,
+) -> _DequantizePlan:
+    """Validate a call of ``dequantize``; ``types`` are those of x, the scale and the result."""
+    dtype, scale_dtype, output_dtype = types
+    stored = _BY_DTYPE.get(dtype)
+    if dtype != np.int32 and (stored is None or stored.kind == "exponent"):
+        raise KernelError(f"x has type {_type_name(dtype)}; expected a quantized type or int32.")
+    _require_type(scale_dtype, "Scale", (*_FLOATS, _E8M0))
+    if output_dtype is None and scale_dtype == _E8M0:
         raise KernelError("Scale has type float8_e8m0fnu and there is no output_dtype; expected one with such a scale.")
-    result_type = scale.dtype if output_dtype is None else _require_float(output_dtype, "output_dtype")
-    layout = _layout(x.shape, scale.shape, resolve(x.shape, scale.shape, axis, block_size))
-    if zero_point is not None:
-        if x.dtype == np.int32:
+    result = scale_dtype if output_dtype is None else _require_float(output_dtype, "output_dtype")
+    layout = _layout(shape, scale_shape, resolve(shape, scale_shape, axis, block_size))
+    if zeros is not None:
+        if dtype == np.int32:
             raise KernelError("x has type int32 and there is a zero point; expected none: its zero point is 0.")
-        if zero_point.dtype != x.dtype:
-            raise KernelError(f"Zero point has type {_type_name(zero_point)}; expected that of x, {x.dtype.name}.")
-        _require_same_shape(zero_point, scale)
-    y = _result(x.shape, result_type, out, x)
-    factors = _rounded(scale, result_type)
-    offsets = np.zeros(factors.size, np.float32) if zero_point is None else _numbers(zero_point)
-    source, table = _SOURCES.get(x.dtype, _TABLE), _NO_TABLE
+        if zeros[1] != dtype:
+            raise KernelError(f"Zero point has type {_type_name(zeros[1])}; expected that of x, {dtype.name}.")
+        _require_same_shape(zeros[0], scale_shape)
+    source, table = _SOURCES.get(dtype, _TABLE), _NO_TABLE
     if source == _TABLE and stored is not None:
         source, table = _TABLE4 if stored.bits <= 4 else _TABLE, _table(stored)
-    threads = effective_num_threads(num_threads, x.size)
-    if result_type == _FLOAT32:
-        stream = y.nbytes >= STREAM_BYTES
-        _core.dequantize(_bytes(x), source, table, factors, offsets, layout, stream, y.reshape(-1), threads)
-    else:
-        halves, brain = y.reshape(-1).view(np.uint16), result_type != np.float16
-        _core.dequantize_half(_bytes(x), source, table, factors, offsets, layout, brain, halves, threads)
-    return y
+    return _DequantizePlan(math.prod(shape), source, table, result, layout)
 
 
 def dynamic_quantize_linear(
@@ -238,7 +300,7 @@ def pack(codes: Array, dtype: QDType, *, out: Array | None = None, num_threads: 
     """
     if codes.dtype != dtype.numpy:
         raise KernelError(
-            f"Codes have type {_type_name(codes)}; expected {dtype.numpy.name}, which stores {dtype.name}.",
+            f"Codes have type {_type_name(codes.dtype)}; expected {dtype.numpy.name}, which stores {dtype.name}.",
             hint="Bit patterns in a uint8 array can be viewed: array.view(dtype.numpy).",
         )
     if dtype.bits >= 8:
@@ -295,7 +357,7 @@ def min_max(x: Array, *, num_threads: int | None = None) -> MinMax:
     Raises:
         KernelError: If x has another type.
     """
-    _require_type(x, "x", _FLOATS)
+    _require_type(x.dtype, "x", _FLOATS)
     threads = effective_num_threads(num_threads, x.size)
     nan, pos_inf, neg_inf, zeros, least, most = _core.min_max(_bytes(x), _SOURCES[x.dtype], x.size, threads)
     return MinMax(x.size, nan, pos_inf, neg_inf, zeros, least + 0.0, most + 0.0)  # + 0.0: a zero has no sign
@@ -315,7 +377,7 @@ def absmax(x: Array, axis: int | None = None, *, num_threads: int | None = None)
     Raises:
         KernelError: If x has another type, or the axis is out of range.
     """
-    _require_type(x, "x", _FLOATS)
+    _require_type(x.dtype, "x", _FLOATS)
     threads = effective_num_threads(num_threads, x.size)
     if axis is None:
         # Rows of equal length, one maximum each, and the rest: threads need something to share.
@@ -349,7 +411,7 @@ def abs_mean(x: Array, axis: int, *, num_threads: int | None = None) -> NDArray[
     Raises:
         KernelError: If x has another type, or the axis is out of range.
     """
-    _require_type(x, "x", _FLOATS)
+    _require_type(x.dtype, "x", _FLOATS)
     axis = normalize_axis(axis, x.ndim)
     outer, n, inner = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :])
     sums = np.zeros((_core.channel_blocks(outer), n), np.float64)
@@ -378,7 +440,7 @@ def histogram(x: Array, exponent: int, bits: int, *, num_threads: int | None = N
     Raises:
         KernelError: If a finite value lies outside the range, or an argument does.
     """
-    _require_type(x, "x", _FLOATS)
+    _require_type(x.dtype, "x", _FLOATS)
     if not (-149 <= exponent <= 128 and 1 <= bits <= 16):
         raise KernelError(f"exponent is {exponent} and bits is {bits}; expected -149 to 128, and 1 to 16.")
     threads = effective_num_threads(num_threads, x.size)
@@ -407,7 +469,7 @@ def to_e8m0(x: Array, *, rounding: Literal["up", "down", "nearest"] = "up", satu
     Raises:
         KernelError: If x has another type, or a value is negative (the document leaves that unspecified).
     """
-    _require_type(x, "x", (_FLOAT32,))
+    _require_type(x.dtype, "x", (_FLOAT32,))
     if (x < 0).any():
         raise KernelError(f"x has a negative value, {x.min():g}; expected none: e8m0 has no sign.")
     if rounding not in ("up", "down", "nearest"):
@@ -428,7 +490,7 @@ def from_e8m0(codes: Array) -> NDArray[np.float32]:
     Raises:
         KernelError: If the array has another type.
     """
-    _require_type(codes, "codes", (_E8M0,))
+    _require_type(codes.dtype, "codes", (_E8M0,))
     return np.asarray(_table(QDTYPES["float8e8m0"])[codes.view(np.uint8)])
 
 
@@ -450,18 +512,24 @@ def _bytes(x: Array) -> NDArray[np.uint8]:
     return (x if x.ndim == 1 else x.reshape(-1)).view(_BYTE)
 
 
-def _require_type(x: Array, name: str, types: tuple[np.dtype[Any], ...]) -> None:
-    if x.dtype not in types:
-        raise KernelError(f"{name} has type {_type_name(x)}; expected {', '.join(t.name for t in types)}.")
+def _contiguous(x: Array) -> Array:
+    """The same elements in C order, aligned; x itself if it is so."""
+    flags = x.flags
+    return x if flags.c_contiguous and flags.aligned else np.require(x, requirements=["C", "A"])
 
 
-def _type_name(x: Array) -> str:
-    return x.dtype.name if x.dtype.isnative else f"{x.dtype.name} in foreign byte order"
+def _threads(num_threads: int | None, work: int) -> int:
+    """:func:`effective_num_threads`; 1 at once where it is asked for."""
+    return 1 if type(num_threads) is int and num_threads == 1 else effective_num_threads(num_threads, work)
 
 
-def _stored_type(x: Array) -> QDType | None:
-    """The element type that an array's type stores."""
-    return _BY_DTYPE.get(x.dtype)
+def _require_type(dtype: np.dtype[Any], name: str, types: tuple[np.dtype[Any], ...]) -> None:
+    if dtype not in types:
+        raise KernelError(f"{name} has type {_type_name(dtype)}; expected {', '.join(t.name for t in types)}.")
+
+
+def _type_name(dtype: np.dtype[Any]) -> str:
+    return dtype.name if dtype.isnative else f"{dtype.name} in foreign byte order"
 
 
 def _require_float(dtype: npt.DTypeLike, name: str) -> np.dtype[Any]:
@@ -471,19 +539,17 @@ def _require_float(dtype: npt.DTypeLike, name: str) -> np.dtype[Any]:
     return found
 
 
-def _require_same_shape(zero_point: Array, scale: Array) -> None:
+def _require_same_shape(zero_point: tuple[int, ...], scale: tuple[int, ...]) -> None:
     # One element is one element: the spec's own float8 examples pair a scale () with a zero point (1,).
-    if zero_point.shape != scale.shape and not (
-        max(zero_point.ndim, scale.ndim) <= 1 and zero_point.size == scale.size == 1
-    ):
-        raise KernelError(f"Zero point has shape {zero_point.shape}; expected that of the scale, {scale.shape}.")
+    if zero_point != scale and not {zero_point, scale} <= {(), (1,)}:
+        raise KernelError(f"Zero point has shape {zero_point}; expected that of the scale, {scale}.")
 
 
-def _target(zero_point: Array | None, output_dtype: QDType | None) -> QDType:
+def _target(zero_point: np.dtype[Any] | None, output_dtype: QDType | None) -> QDType:
     """The element type of a quantized result."""
     target = output_dtype
     if zero_point is not None:
-        found = _stored_type(zero_point)
+        found = _BY_DTYPE.get(zero_point)
         if found is None:
             raise KernelError(f"Zero point has type {_type_name(zero_point)}; expected a quantized type.")
         if target is not None and found != target:
@@ -495,34 +561,25 @@ def _target(zero_point: Array | None, output_dtype: QDType | None) -> QDType:
     return target
 
 
-def _division_type(scale: Array, precision: npt.DTypeLike | None) -> np.dtype[Any]:
+def _division_type(scale: np.dtype[Any], precision: npt.DTypeLike | None) -> np.dtype[Any]:
     if precision is not None:
         _require_type(scale, "Scale", (*_QUANTIZABLE, _E8M0))
         return _require_float(precision, "precision")
-    if scale.dtype == np.int32:
+    if scale == np.int32:
         raise KernelError("Scale has type int32; expected a precision with it: the spec defines no integer division.")
     _require_type(scale, "Scale", (*_FLOATS, _E8M0))
-    return _FLOAT32 if scale.dtype == _E8M0 else scale.dtype
+    return _FLOAT32 if scale == _E8M0 else scale
 
 
 def _rounded(scale: Array, dtype: np.dtype[Any]) -> NDArray[np.float32]:
-    """The scale rounded once to a float type, then as float32 values (which hold all of them), flat."""
+    """The scale rounded once to a float type, then as float32 values (which hold all of them), contiguous."""
     if scale.dtype == _E8M0:
         scale = from_e8m0(scale)
-    if scale.dtype == dtype == _FLOAT32 and scale.flags.c_contiguous and scale.flags.aligned:
-        return scale.reshape(-1)
+    if scale.dtype == dtype == _FLOAT32:
+        return _contiguous(scale)
     values = np.empty(scale.size, np.float32)
     _core.round_to(_bytes(scale), _SOURCES[scale.dtype], _SOURCES[dtype], values)
     return values
-
-
-def _integers(zero_point: Array, dtype: QDType) -> NDArray[np.int32]:
-    if dtype.bits >= 8:
-        return np.ascontiguousarray(zero_point.astype(np.int32)).reshape(-1)
-    wide = np.left_shift(_bytes(zero_point), 32 - dtype.bits, dtype=np.uint32)  # bits above the code do not count
-    if dtype.kind == "int":
-        return np.right_shift(wide.view(np.int32), 32 - dtype.bits)
-    return np.right_shift(wide, 32 - dtype.bits).view(np.int32)
 
 
 def _numbers(codes: Array) -> NDArray[np.float32]:
@@ -588,8 +645,8 @@ def _result(shape: tuple[int, ...], dtype: np.dtype[Any], out: Array | None, sou
         return np.empty(shape, dtype)
     if out.shape != shape or out.dtype != dtype:
         raise KernelError(f"out has shape {out.shape} and type {out.dtype.name}; expected {shape} and {dtype.name}.")
-    if not (out.flags.c_contiguous and out.flags.aligned and out.flags.writeable):
+    if not out.flags.carray:
         raise KernelError("out is not C-contiguous, aligned and writeable; expected all three.")
-    if np.may_share_memory(out, source):
+    if _core.overlap(out, source) if source.flags.c_contiguous else np.may_share_memory(out, source):
         raise KernelError("out shares memory with the input; expected memory of its own.")
     return out

@@ -94,13 +94,18 @@ class PackedB:
     def __repr__(self) -> str:
         return f"PackedB(shape={self.shape}, dtype={self.dtype}, kernel={self.kernel!r})"
 
+    @property
+    def is_current(self) -> bool:
+        """Whether dispatch still chooses the micro-kernel it is packed for."""
+        return self._matrices.current
+
     def current(self) -> _core.PackedMatrices:
         """The packed matrices, for the kernel in force.
 
         Raises:
             KernelError: If dispatch now chooses another kernel than at the time of packing.
         """
-        if not self._matrices.current:
+        if not self.is_current:
             raise KernelError(
                 f"'b' is packed for the kernel {self.kernel}; the kernel in force is {isa_info().kernel}.",
                 hint="Pack it again after the change of QTOOL_ISA.",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import onnx
 import pytest
 
 from qtool import kernels
 from qtool.bench import report
-from qtool.bench.cases import conv, elementwise, matmul, select, statistics
+from qtool.bench.cases import conv, elementwise, matmul, select, spec, statistics
 from qtool.bench.cases.case import Case, Engine, allowed_isas, capped
 from qtool.bench.run import Result, Skipped, run
 from qtool.errors import ConfigError
@@ -70,6 +71,27 @@ def test_dequantize_and_statistics():
     found = small(lambda t: statistics.histogram(4096, t))
     assert (found.others, found.differs) == (("NumPy",), ())
     assert small(lambda t: statistics.min_max(4096, t)).others == ("NumPy",)
+
+
+def test_the_spec_engine_has_its_peer(tmp_path):
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }'
+    )
+    np.savez(tmp_path / "x.npz", x=np.ones((3, 4), np.float32))
+    found = small(lambda t: spec.build(model.SerializeToString(), tmp_path / "x.npz", t), unit="runs/s")
+    assert (found.others, found.differs) == (("onnx.reference",), ())
+
+
+def test_the_spec_engine_is_skipped_without_the_zoo(monkeypatch: pytest.MonkeyPatch, tmp_path):
+    (case,) = select("spec_engine/*")
+    for folder, reason in ((None, "QTOOL_ZOO is not set"), (tmp_path, "efficientnet_lite0_eval.npz in the folder")):
+        if folder is None:
+            monkeypatch.delenv("QTOOL_ZOO", raising=False)
+        else:
+            monkeypatch.setenv("QTOOL_ZOO", str(folder))
+        (found,) = run([case], rounds=1, threads=1)
+        assert isinstance(found, Skipped)
+        assert reason in found.reason
 
 
 def test_a_cap_holds_while_its_engine_runs_and_not_after():

@@ -115,7 +115,7 @@ def test_errors():
 
 @pytest.mark.parametrize("name", ["int2", "uint4", "float6e3m2"])
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("groups", [8191, 8192, 8193, 20000])
+@pytest.mark.parametrize("groups", [8191, 8192, 8193, 16385, 20000])
 def test_more_than_a_task(name, threads, groups):
     dtype = QDTYPES[name]
     size = groups * (4 if dtype.bits == 6 else 8 // dtype.bits)

@@ -290,7 +290,75 @@ def test_work_larger_than_a_task(shape, scale_shape, axis, block, threads, name)
     scale = rng.uniform(0.05, 0.3, scale_shape).astype(np.float32)
     options = {"axis": axis, "block_size": block, "output_dtype": target}
     found = kernels.quantize(x, scale, num_threads=threads, **options)
-    assert_same_bits(found, reference.quantize_linear(x, scale, **options))
+    expected = reference.quantize_linear(x, scale, **options)
+    assert_same_bits(found, expected)
+    packed = kernels.quantize(x, scale, packed=True, num_threads=threads, **options)
+    assert_same_bits(packed, reference.pack(expected, target))
+
+
+# Packed results
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("target", "x", "expected"),
+    [
+        ("int4", [1, -2, 3, -4, 5], "e1c305"),
+        ("uint4", [1, 15, 3, 12, 99], "f1c30f"),
+        ("int2", [-2, -1, 0, 1, 1], "4e01"),
+        ("uint2", [3, 0, 1], "13"),
+        ("float4e2m1", [0.5, -6, 1.5], "f103"),
+        ("int8", [1, -2], "01fe"),
+        ("int16", [1, -2], "0100feff"),
+        ("float8e4m3fn", [1, -1], "38b8"),
+        ("int4", [], ""),
+    ],
+)
+def test_packed_tables(quantize, target, x, expected):
+    found = quantize(floats(*x), scalar(1), output_dtype=QDTYPES[target], packed=True)
+    assert (found.dtype, found.ndim) == (np.uint8, 1)
+    assert found.tobytes().hex() == expected
+
+
+@given(cases())
+@settings(max_examples=100, deadline=None)
+def test_packed_is_the_reference(case):
+    _both(case, packed=True)
+
+
+@pytest.mark.parametrize("target", [t for t in NARROW if t.bits < 8], ids=lambda t: t.name)
+@pytest.mark.parametrize(("axis", "block"), [(0, 0), (1, 0), (1, 32), (1, 17), (0, 2)])
+def test_packed_rows_of_every_length(target, axis, block):
+    """Runs begin and end within a byte, a tile of codes and a task."""
+    rng = np.random.default_rng(24)
+    for columns in (1, 2, 3, 31, 32, 33, 63, 64, 65, 127, 4095, 4097, 32769):
+        x = (rng.normal(size=(5, columns)) * target.qmax).astype(np.float32)
+        scale_shape = (
+            tuple(-(-d // block) if i == axis else d for i, d in enumerate(x.shape)) if block else (x.shape[axis],)
+        )
+        scale = rng.uniform(0.5, 2, scale_shape).astype(np.float32)
+        zero = rng.choice(all_codes(target), scale_shape)
+        options = {"axis": axis, "block_size": block}
+        expected = reference.quantize_linear(x, scale, zero, packed=True, **options)
+        for threads in (1, 3):
+            out = misaligned(np.full(expected.size, 0xAA, np.uint8), columns % 5)
+            found = kernels.quantize(x, scale, zero, packed=True, out=out, num_threads=threads, **options)
+            assert found is out
+            assert_same_bits(found, expected)
+
+
+def test_out_of_a_packed_result():
+    x, int4 = floats(1, 2, 3), QDTYPES["int4"]
+    with pytest.raises(KernelError, match=r"out has shape \(3,\) and type int4; expected \(2,\) and uint8"):
+        kernels.quantize(x, scalar(1), output_dtype=int4, packed=True, out=np.zeros(3, int4.numpy))
+
+
+def test_bits_above_the_code_of_a_zero_point_do_not_count():
+    x = floats(-3, 0, 3)
+    for name in ("int4", "uint4", "int2", "uint2"):
+        clean = np.array(1, np.uint8).view(QDTYPES[name].numpy)
+        dirty = np.array(0x71, np.uint8).view(QDTYPES[name].numpy)
+        assert_same_bits(kernels.quantize(x, scalar(1), dirty), kernels.quantize(x, scalar(1), clean))
 
 
 def test_zero_size_and_scalars():

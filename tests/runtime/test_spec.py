@@ -601,6 +601,47 @@ def test_indices_of_max_pool_agree_with_onnxruntime(order):
         np.testing.assert_array_equal(found[name], expected[name])
 
 
+# ---------------------------------------------------------------------------------------------------- packed constants
+
+
+def _with_weight(op_type: str, weight: np.ndarray, *, packed: bool, **attributes: Any) -> Any:
+    """A session of one integer operator whose second operand is a constant; an input with a default otherwise."""
+    x = np.zeros((1, weight.shape[-2]) if op_type == "MatMulInteger" else (1, 4, 5, 5), np.uint8)
+    inputs = {"x": (TensorProto.UINT8, list(x.shape))}
+    if not packed:
+        inputs["w"] = (TensorProto.INT8, list(weight.shape))
+    node = helper.make_node(op_type, ["x", "w"], ["y"], **attributes)
+    proto = built([node], inputs, {"y": TensorProto.INT32}, {"w": weight}, opset=17, ir_version=8)
+    return create_session(proto, **SPEC), np.random.default_rng(1).integers(0, 256, x.shape, np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shape", "attributes"),
+    [
+        ("MatMulInteger", (70, 33), {}),
+        ("MatMulInteger", (2, 70, 33), {}),
+        ("ConvInteger", (6, 4, 3, 3), {"pads": [1, 1, 1, 1]}),
+        ("ConvInteger", (6, 2, 3, 3), {"group": 2}),
+        ("ConvInteger", (4, 1, 3, 3), {"group": 4}),
+    ],
+)
+def test_a_constant_weight_is_packed_for_the_kernel_in_force(op_type, shape, attributes):
+    weight = np.random.default_rng(0).integers(-128, 128, shape, np.int8)
+    session, x = _with_weight(op_type, weight, packed=True, **attributes)
+    plain, _ = _with_weight(op_type, weight, packed=False, **attributes)
+    expected = plain.run({"x": x})["y"]
+    other = plain.run({"x": x, "w": -(weight // 2)})["y"]
+    assert not np.array_equal(expected, other)
+    before = kernels.isa_info().cap
+    try:
+        for isa in (before, "scalar", "scalar", *kernels.isa_info().supported):
+            kernels.cap_isa(isa)
+            np.testing.assert_array_equal(session.run({"x": x})["y"], expected)
+            np.testing.assert_array_equal(plain.run({"x": x, "w": -(weight // 2)})["y"], other)
+    finally:
+        kernels.cap_isa(before)
+
+
 # -------------------------------------------------------------------------------------------------------- whole models
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 
-from qtool.bench.cases import conv, elementwise, matmul, statistics
+from qtool.bench.cases import conv, elementwise, matmul, spec, statistics
 from qtool.bench.cases.case import Case
 from qtool.errors import ConfigError
 
@@ -14,6 +14,7 @@ _SOURCES: tuple[Callable[[], Iterator[Case]], ...] = (
     conv.cases,
     elementwise.cases,
     statistics.cases,
+    spec.cases,
 )
 
 

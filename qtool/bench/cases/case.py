@@ -15,6 +15,7 @@ QTOOL = "qtool"
 ORT = "onnxruntime"
 ONEDNN = "oneDNN"
 NUMPY = "NumPy"
+REFERENCE = "onnx.reference"
 GOPS = "GOPS"
 GBS = "GB/s"
 
@@ -48,6 +49,7 @@ class Case:
         quick: Whether ``--quick`` runs it.
         isa: Cap under which qtool runs.
         threads: Number of threads, where the case is about that.
+        missing: Why the case cannot be built here; None if it can.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Case:
     quick: bool = False
     isa: str = "auto"
     threads: int | None = None
+    missing: Callable[[], str | None] = field(default=lambda: None, repr=False)
 
 
 def allowed_isas() -> tuple[str, ...]:

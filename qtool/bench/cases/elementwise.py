@@ -63,16 +63,14 @@ def quantize(kind: Kind, elements: int, work: float, threads: int, *, copy: bool
     x, target = matrix(elements), QDTYPES[kind.target]
     scale = _scales(kind, x.shape)
     zero = np.zeros(scale.shape, np.uint8).view(target.numpy)
-    y = np.empty(x.shape, target.numpy)
     axis = 1 if kind.axis is None else kind.axis
     how: dict[str, Any] = {"axis": axis, "block_size": kind.block}
     whole = target.bits == 8 and target.format is None
-    raw = np.empty(target.nbytes(elements), np.uint8)
+    packed = target.bits < 8  # as onnxruntime writes narrow types
+    y = np.empty(target.nbytes(elements), np.uint8) if packed else np.empty(x.shape, target.numpy)
 
     def call() -> Array:
-        kernels.quantize(x, scale, zero, out=y, num_threads=threads, **how)
-        # onnxruntime writes narrow types packed, so that is the work here too
-        return y if target.bits >= 8 else kernels.pack(y, target, out=raw, num_threads=threads)
+        return kernels.quantize(x, scale, zero, packed=packed, out=y, num_threads=threads, **how)
 
     found = [engine(QTOOL, call, comparable=whole)]
     other = peers.onnxruntime(

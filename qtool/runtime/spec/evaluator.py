@@ -42,7 +42,7 @@ class Evaluator(ReferenceEvaluator):
                 self._done[index] += (name,)
 
     def _prepare_weights(self) -> list[onnx.NodeProto]:
-        """Dequantize constants here and once; what else weights need before they are multiplied belongs here too.
+        """Dequantize constants here and once, and tell the operators that pack their weights which are constant.
 
         Returns:
             The nodes that are left, one per item of ``rt_nodes_``.
@@ -59,6 +59,9 @@ class Evaluator(ReferenceEvaluator):
                 (self.rt_inits_[node.output[0]],) = _run(runner, arrays, {})
             else:
                 left.append((runner, node))
+                position = getattr(runner, "weight", -1)
+                if 0 <= position < len(node.input) and node.input[position] in constants:
+                    runner.set_weight(self.rt_inits_[node.input[position]])
         self.rt_nodes_ = [runner for runner, _ in left]
         return [node for _, node in left]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx.reference.op_run import OpRun
 
+from qtool import kernels
 from qtool.errors import KernelError
 from qtool.runtime.spec import floats, quantized
 from qtool.runtime.spec.control import Loop
@@ -28,6 +30,26 @@ OPERATORS: dict[str, Callable[[Call], tuple[Array, ...]]] = {
     "GlobalMaxPool": floats.global_max_pool,
     "AveragePool": floats.average_pool,
 }
+
+Packed = kernels.PackedB | kernels.PackedConv
+
+
+def _packed_matrix(b: Array, attributes: dict[str, Any], threads: int | None) -> Packed:
+    del attributes
+    return kernels.PackedB(b, num_threads=threads)
+
+
+def _packed_conv(w: Array, attributes: dict[str, Any], threads: int | None) -> Packed:
+    return kernels.pack_conv_weights(w, attributes["group"], num_threads=threads)
+
+
+PACKED: dict[str, tuple[int, Callable[[Array, dict[str, Any], int | None], Packed]]] = {
+    "MatMulInteger": (1, _packed_matrix),
+    "QLinearMatMul": (3, _packed_matrix),
+    "ConvInteger": (1, _packed_conv),
+    "QLinearConv": (3, _packed_conv),
+}
+"""Which input, if it is a constant, is packed once for all runs."""
 
 
 def classes(num_threads: int | None) -> list[type[OpRun]]:
@@ -51,12 +73,42 @@ def _class(op_type: str, function: Callable[[Call], tuple[Array, ...]], num_thre
             self._opset = run_params["opsets"][""]
             self._schema_here = onnx.defs.get_schema(op_type, self._opset, "")
             self._checked: tuple[Any, ...] | None = None
+            self._attributes: dict[str, Any] | None = None
+            self._constant: Array | None = None
+            self._packed: Packed | None = None
+
+        @property
+        def weight(self) -> int:
+            """Position of the input that :meth:`set_weight` wants if it is a constant; -1 for none."""
+            return PACKED[op_type][0] if op_type in PACKED else -1
+
+        def set_weight(self, constant: Array) -> None:
+            """Have this input packed by the first run, for it and those that follow."""
+            if constant.dtype in (np.int8, np.uint8):
+                self._constant = constant
+
+        def _with_packed(self, inputs: tuple[Any, ...], attributes: dict[str, Any]) -> tuple[Any, ...]:
+            position, pack = PACKED[op_type]
+            if self._packed is None or not self._packed.is_current:
+                self._packed = pack(inputs[position], attributes, num_threads)
+            return (*inputs[:position], self._packed, *inputs[position + 1 :])
+
+        def run(self, *inputs: Array | None, **options: Any) -> tuple[Array, ...]:
+            """Like ``OpRun.run``, which takes as long as a small kernel, where all attributes are those of the node."""
+            if self.has_linked_attribute:
+                outputs: tuple[Array, ...] = super().run(*inputs, **options)  # type: ignore[no-untyped-call]
+                return outputs
+            if self._attributes is None:
+                self._attributes = {name: getattr(self, name) for name in self.attributes_names_}
+            return self._run(*inputs, **self._attributes)
 
         def _run(self, *inputs: Array | None, **attributes: Any) -> tuple[Array, ...]:
             types = tuple(None if array is None else array.dtype for array in inputs)
             if types != self._checked:
                 _check_types(self._schema_here, inputs, self._opset)
                 self._checked = types
+            if self._constant is not None:
+                inputs = self._with_packed(inputs, attributes)
             return function(Call(inputs, attributes, num_threads, len(self.onnx_node.output)))
 
     Operator.__name__ = Operator.__qualname__ = op_type
