@@ -108,6 +108,8 @@ def _channels_of_reader(
     weight = graph.array(node.inputs[1 - index]) if index < 2 else None
     if weight is None or weight.dtype != np.float32 or not weight.size or rank == 1:
         return None
+    if not np.isfinite(weight).all():
+        return None  # refused where it is quantized
     if node.op_type == "Conv":
         return (1, _conv_energy(node, weight)) if index == 0 and weight.ndim > 2 else None
     if weight.ndim < 2:
@@ -160,7 +162,7 @@ def _coherence(graph: Graph, value: ir.Value) -> float:
     for use in value.uses():
         node, index = use.node, use.idx
         weight = graph.array(node.inputs[1 - index]) if _is_product(graph, node, index) else None
-        if weight is None or weight.dtype != np.float32 or weight.ndim < 2:
+        if weight is None or weight.dtype != np.float32 or weight.ndim < 2 or not np.isfinite(weight).all():
             continue
         summed: tuple[int, ...]
         if node.op_type == "Conv":
@@ -172,7 +174,9 @@ def _coherence(graph: Graph, value: ir.Value) -> float:
             summed = (weight.ndim - 2,) if index == 0 else (weight.ndim - 1,)
         sums += float(np.square(weight.sum(axis=summed, dtype=np.float64)).sum())
         squares += float(_energy(weight, 0).sum())
-    return float(np.float32(max(0.0, sums / squares - 1.0))) if squares > 0.0 else 0.0
+    if not 0.0 < squares < math.inf or not math.isfinite(sums):
+        return 0.0
+    return float(np.float32(max(0.0, sums / squares - 1.0)))
 
 
 def _is_product(graph: Graph, node: ir.Node, index: int) -> bool:
