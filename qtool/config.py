@@ -46,8 +46,10 @@ class QuantConfig:
         weights: Element type of weights.
         per_channel: Weight scales per output channel; otherwise one per tensor.
         symmetric_activations: Use the type's constant zero point for activations.
-        method: Range method of activations, ``minmax`` or another of ``calibrate.methods``; may carry a parameter
+        method: Range method of activations, ``auto`` or another of ``calibrate.methods``; may carry a parameter
             (``percentile:99.9``).
+        tensor_methods: (glob, method) pairs: the method of tensors whose name matches, instead of ``method``; where
+            several match, the last one counts. A mapping is taken as well.
         include: Only these nodes (names, globs, ``op:Type``); empty means all.
         exclude: Not these nodes.
         dedicated_qdq: Give each consumer its own Q/DQ pair instead of one pair per tensor.
@@ -59,7 +61,8 @@ class QuantConfig:
     weights: str = "int8"
     per_channel: bool = True
     symmetric_activations: bool = False
-    method: str = "minmax"
+    method: str = "auto"
+    tensor_methods: tuple[tuple[str, str], ...] = ()
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     dedicated_qdq: bool = False
@@ -76,6 +79,7 @@ class QuantConfig:
                 raise ConfigError(f"Option '{name}' is {getattr(self, name)!r}; expected true or false.")
         if not isinstance(self.method, str):
             raise ConfigError(f"Option 'method' is {self.method!r}; expected the name of a range method.")
+        object.__setattr__(self, "tensor_methods", _pairs("tensor_methods", self.tensor_methods))
         if self.format == "qlinear" and (self.activations, self.weights) not in QLINEAR_PAIRS:
             pairs = ", ".join(f"{a}/{w}" for a, w in QLINEAR_PAIRS)
             raise ConfigError(
@@ -93,7 +97,8 @@ class QuantConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, every setting, in the order of declaration."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        return plain | {"tensor_methods": [list(pair) for pair in self.tensor_methods]}
 
     def with_options(self, **options: Any) -> QuantConfig:
         """A copy with some settings replaced; ``None`` means "not given".
@@ -140,6 +145,19 @@ class QuantConfig:
             return cls().with_options(**settings)
         except ConfigError as error:
             raise ConfigError(f"Config file '{path}': {error.message}", hint=error.hint) from error
+
+
+def _pairs(option: str, value: object) -> tuple[tuple[str, str], ...]:
+    items = value.items() if isinstance(value, Mapping) else value
+    if isinstance(items, (str, bytes)) or not isinstance(items, Iterable):
+        raise ConfigError(f"Option '{option}' is {value!r}; expected globs of tensor names with a range method each.")
+    pairs: list[tuple[str, str]] = []
+    for item in items:
+        pair = tuple(item) if isinstance(item, (list, tuple)) else ()
+        if len(pair) != 2 or not all(isinstance(text, str) and text for text in pair):
+            raise ConfigError(f"Option '{option}' holds {item!r}; expected a glob of tensor names and a range method.")
+        pairs.append((pair[0], pair[1]))
+    return tuple(pairs)
 
 
 def _patterns(option: str, value: object) -> tuple[str, ...]:

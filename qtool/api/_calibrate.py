@@ -79,7 +79,7 @@ def calibrate(
     from qtool.calibrate.nonfinite import skipped_notes
     from qtool.calibrate.saved import SavedStatistics
     from qtool.calibrate.statsfile import save_statistics
-    from qtool.plan import Selection, build_plan
+    from qtool.plan import Selection, build_plan, wanted_of
     from qtool.plan.inputs import input_notes
     from qtool.prepare.fingerprint import fingerprint
     from qtool.prepare.load import external_files, load_model
@@ -108,6 +108,7 @@ def calibrate(
         tensors = list(plan.tensors)
     opened = open_any(data, None, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
     histograms = range_method.needs_histogram or destination is not None
+    wanted = wanted_of(prepared.model, tensors)
     with clock("prepare"):
         model_id = fingerprint(prepared.model, loaded.graph.opset_imports) if destination is not None else None
     kept_run = None
@@ -115,7 +116,7 @@ def calibrate(
     initial = None
     if checkpoint is not None and destination is not None and model_id is not None:
         kept_run = Checkpoint(destination, model_id, opened, checkpoint)
-        initial = kept_run.resume(tensors, histograms=histograms)
+        initial = kept_run.resume(wanted, histograms=histograms)
         if initial is not None:
             notes += (f"Went on after sample {kept_run.done} of {opened.count}, from '{kept_run.path}'.",)
     before = 0 if kept_run is None else kept_run.done
@@ -126,7 +127,7 @@ def calibrate(
         with clock("calibrate"):
             statistics = observe(
                 prepared.model,
-                tensors,
+                wanted,
                 opened.slice(before) if before else opened,
                 histograms=histograms,
                 num_threads=num_threads,

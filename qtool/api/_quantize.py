@@ -19,7 +19,7 @@ from qtool.api.data import (
     refuse_choice,
     refuse_several,
 )
-from qtool.api.models import as_runnable, inputs_of
+from qtool.api.models import as_runnable, inputs_of, tensors_of
 from qtool.api.results import QuantizeResult
 from qtool.api.settings import ModelLike, Progress, prepared_for, refuse_quantized, resolve_config
 from qtool.config import QuantConfig
@@ -47,6 +47,7 @@ def quantize(
     per_channel: bool | None = None,
     symmetric_activations: bool | None = None,
     method: str | None = None,
+    tensor_methods: Mapping[str, str] | None = None,
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
     dedicated_qdq: bool | None = None,
@@ -80,6 +81,8 @@ def quantize(
         per_channel: Weight scales per output channel.
         symmetric_activations: Fix the zero point of activations.
         method: Range method of activations.
+        tensor_methods: Range methods of single activations, by a glob of their names; where several match, the last
+            one counts.
         include: Only these nodes.
         exclude: Not these nodes.
         dedicated_qdq: One Q/DQ pair for each reader.
@@ -106,11 +109,18 @@ def quantize(
         VerificationError: If the result does not check, load, run or keep its interface; nothing is put in place.
     """
     from qtool.calibrate.budget import Budget
-    from qtool.calibrate.methods import parse_method
     from qtool.calibrate.nonfinite import skipped_notes
     from qtool.calibrate.statsfile import load_statistics
     from qtool.emit import emit
-    from qtool.plan import Selection, build_plan, check_finite
+    from qtool.plan import (
+        Selection,
+        build_plan,
+        check_finite,
+        need_histograms,
+        refuse_unmatched,
+        wanted_of,
+        without_effect,
+    )
     from qtool.plan.inputs import input_notes
     from qtool.prepare.fingerprint import fingerprint
     from qtool.prepare.load import describe_source, load_model
@@ -124,12 +134,13 @@ def quantize(
         per_channel=per_channel,
         symmetric_activations=symmetric_activations,
         method=method,
+        tensor_methods=tensor_methods,
         include=include,
         exclude=exclude,
         dedicated_qdq=dedicated_qdq,
         allow_empty=allow_empty,
     )
-    range_method, _ = parse_method(settings.method)
+    histograms = need_histograms(settings)
     refuse_several(calib=calib, stats=stats, random_calib=random_calib)
     refuse_choice(calib, samples, shuffle)
     source_path = Path(model) if isinstance(model, (str, os.PathLike)) else None
@@ -144,6 +155,7 @@ def quantize(
                 destination, source_path, force=force, source_data=source.data_files, inputs=files_of(calib, stats)
             )
         refuse_quantized(loaded, force=force)
+        refuse_unmatched(settings, tensors_of(loaded))
         prepared, settings, notes = prepared_for(loaded, settings)
         if saved is not None:
             saved.require_model(fingerprint(prepared.model, loaded.graph.opset_imports))
@@ -164,7 +176,7 @@ def quantize(
     opened = statistics = None
     batches: tuple[Batch, ...] = ()
     if saved is not None:
-        statistics = saved.select(plan.tensors, histograms=range_method.needs_histogram)
+        statistics = saved.select(plan.tensors, histograms=histograms)
         batches = saved.batches
         if not batches:
             notes.append("The statistics file keeps no samples: the result was loaded, but not run on any.")
@@ -176,9 +188,9 @@ def quantize(
             with clock("calibrate"):
                 statistics = observe(
                     prepared.model,
-                    list(plan.tensors),
+                    wanted_of(prepared.model, plan.tensors),
                     opened,
-                    histograms=range_method.needs_histogram,
+                    histograms=histograms,
                     num_threads=num_threads,
                     batch_size=batch,
                     on_nan=on_nan,
@@ -218,7 +230,7 @@ def quantize(
                 cleanup()
         notes += published.notes
         notes += _quality_notes(published.sqnr_db)
-    notes += plan.notes
+    notes += [*plan.notes, *without_effect(settings, plan.tensors)]
     where = f" -> {published.path}" if published.path else ""
     return QuantizeResult(
         model_path=published.path,

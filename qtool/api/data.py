@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from qtool.calibrate.samples import Data, Samples
     from qtool.calibrate.statistics import Statistics
+    from qtool.calibrate.wanted import Wanted
     from qtool.runtime import TensorInfo
 
 # Samples of the calibration data on which the result is run beside the float model before it is put in place: up to
@@ -85,7 +86,7 @@ def hashes_of(samples: Samples) -> list[str]:
     return list(source_hashes(survey(samples, keep=False)[0]))
 
 
-def observe(model: ir.Model, tensors: Sequence[str], samples: Samples, **options: Any) -> Statistics:
+def observe(model: ir.Model, tensors: Sequence[Wanted], samples: Samples, **options: Any) -> Statistics:
     """Statistics of the wanted tensors; infinities are counted here and judged by the plan."""
     from qtool.calibrate.collect import collect
     from qtool.calibrate.statistics import Statistics
@@ -94,7 +95,7 @@ def observe(model: ir.Model, tensors: Sequence[str], samples: Samples, **options
         return Statistics({}, 0)
     proto, _, cleanup = as_proto(model, _IN_MEMORY)
     try:
-        return collect(proto, tensors, samples, allow_inf=list(tensors), **options)
+        return collect(proto, tensors, samples, allow_inf=[one.name for one in tensors], **options)
     finally:
         cleanup()
 

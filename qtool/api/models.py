@@ -46,6 +46,12 @@ def _is_tensor(value: ir.Value) -> bool:
     return value.type is None or isinstance(value.type, ir.TensorType)
 
 
+def tensors_of(model: ir.Model) -> list[str]:
+    """Names of the inputs of a model's graph and of the outputs of its nodes."""
+    outputs = [v.name or "" for node in model.graph for v in node.outputs]
+    return [*(v.name or "" for v in model.graph.inputs), *outputs]
+
+
 def described(value: ir.Value) -> TensorInfo:
     """What a person is shown of an input or output; the dtype ``object`` stands for what is no tensor."""
     import numpy as np

@@ -43,7 +43,8 @@ def resolve_config(config: QuantConfig | str | os.PathLike[str] | None, **option
     if not isinstance(base, QuantConfig):
         raise ConfigError(f"Config is {type(base).__name__}; expected a QuantConfig or the path of a TOML file.")
     settings = base.with_options(**options)
-    parse_method(settings.method)
+    for text in (settings.method, *(method for _, method in settings.tensor_methods)):
+        parse_method(text)
     return settings
 
 

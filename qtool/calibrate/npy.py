@@ -15,7 +15,7 @@ import warnings
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -139,7 +139,9 @@ class ArrayFile(ABC):
                     raise EOFError("no more bytes")
                 nbytes -= len(data)
 
-    def rows(self, member: Member, size: int, ranges: Sequence[Range] | None = None) -> Iterator[npt.NDArray[Any]]:
+    def rows(
+        self, member: Member, size: int, ranges: Sequence[Range] | None = None
+    ) -> Generator[npt.NDArray[Any], None, None]:
         """Read an array front to back.
 
         Args:

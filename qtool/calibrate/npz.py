@@ -101,6 +101,11 @@ class NpzFile(ArrayFile):
         """Keys of the arrays, in archive order."""
         return tuple(self._infos)
 
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """File names of members that are no arrays, in archive order; they are never opened."""
+        return tuple(info.filename for info in self._zip.infolist() if not info.filename.endswith(".npy"))
+
     def member(self, name: str) -> Member:
         """Shape and type of one array, from its header alone.
 

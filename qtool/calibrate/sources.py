@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -30,6 +30,7 @@ from qtool.runtime import TensorInfo
 FORMS = "a mapping of arrays, or an iterable of mappings (one per sample)"
 _HINT = f"Supported: {FORMS}."
 Feeds = dict[str, npt.NDArray[Any]]
+Pieces = Generator[npt.NDArray[Any], None, None]
 
 
 class SourceInfo:
@@ -123,7 +124,7 @@ class Store(Protocol):
     def member(self, name: str) -> Member:
         """Shape and type of an array."""
 
-    def rows(self, member: Member, size: int, ranges: Sequence[Range]) -> Iterator[npt.NDArray[Any]]:
+    def rows(self, member: Member, size: int, ranges: Sequence[Range]) -> Pieces:
         """Pieces of at most ``size`` entries of the leading axis, of ascending ranges of it."""
 
     def read(self, member: Member) -> npt.NDArray[Any]:
@@ -142,7 +143,7 @@ class MappingStore:
         array = self._array(name)
         return Member(name, array.shape, array.dtype, fortran_order=False, offset=0)
 
-    def rows(self, member: Member, size: int, ranges: Sequence[Range]) -> Iterator[npt.NDArray[Any]]:
+    def rows(self, member: Member, size: int, ranges: Sequence[Range]) -> Pieces:
         """Views of at most ``size`` entries of the leading axis."""
         array = self._array(member.name)
         for start, stop in pieces(ranges, size):
@@ -202,10 +203,11 @@ class ArraySource(Source):
         """See :meth:`Source.parts`."""
         size = 1 if self._layout.one_by_one else size
         key = self._key()
-        with self._open() as store:
+        # a stream that is left open keeps its file open, and the traceback of an error keeps the stream
+        with self._open() as store, ExitStack() as streams_end:
             constants = {i.name: store.read(self._members[i.name]) for i in self._inputs if self._is_constant(i)}
             streams = {
-                i.name: store.rows(self._members[i.name], size, ranges)
+                i.name: streams_end.enter_context(closing(store.rows(self._members[i.name], size, ranges)))
                 for i in self._inputs
                 if not self._is_constant(i)
             }

@@ -48,6 +48,8 @@ class TensorStatistics:
         channel_absmax: float32, shape ``(K,)``: of each channel the largest finite magnitude, 0 if there is none;
             ``None`` if it was not asked for, or the number of channels is not known yet.
         channel_energy: float64, shape ``(K,)``: what :class:`Wanted` said of the channels' weights.
+        clip_weight: What :class:`Wanted` said of clipped values.
+        floor: What :class:`Wanted` said of low values.
     """
 
     count: int = 0
@@ -65,6 +67,8 @@ class TensorStatistics:
     channel_axis: int | None = None
     channel_absmax: npt.NDArray[np.float32] | None = None
     channel_energy: npt.NDArray[np.float64] | None = None
+    clip_weight: float = 1.0
+    floor: float = -inf
 
     @classmethod
     def empty(cls, *, histogram: bool, wanted: Wanted | None = None) -> TensorStatistics:
@@ -74,6 +78,7 @@ class TensorStatistics:
             result.histogram, result.exponent = np.zeros(2 << HISTOGRAM_BITS, np.int64), MIN_EXPONENT
         if wanted is not None:
             result.channel_axis, result.channel_energy = wanted.channel_axis, wanted.channel_energy
+            result.clip_weight, result.floor = wanted.clip_weight, wanted.floor
             if wanted.channel_energy is not None:
                 result.channel_absmax = np.zeros(len(wanted.channel_energy), np.float32)
         return result
@@ -156,8 +161,15 @@ class TensorStatistics:
         self.exponent = needed
 
     def without_channels(self) -> TensorStatistics:
-        """The same statistics with nothing about channels, so that tensors of different layouts can be merged."""
-        return replace(self, channel_axis=None, channel_absmax=None, channel_energy=None)
+        """The same with nothing about channels and readers, so that tensors of different layouts can be merged."""
+        return replace(
+            self,
+            channel_axis=None,
+            channel_absmax=None,
+            channel_energy=None,
+            clip_weight=1.0,
+            floor=-inf,
+        )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, TensorStatistics):
@@ -187,6 +199,10 @@ class TensorStatistics:
         }
         if not histograms:
             return row
+        row |= {
+            "clip_weight": self.clip_weight if self.clip_weight < inf else None,
+            "floor": self.floor if self.floor > -inf else None,
+        }
         if self.histogram is not None:
             row |= {"exponent": self.exponent, "histogram": self.histogram.tolist()}
         if self.channel_axis is not None:
@@ -210,6 +226,8 @@ def merge(a: TensorStatistics, b: TensorStatistics) -> TensorStatistics:
         raise ValueError(f"The two statistics have channel axes {a.channel_axis} and {b.channel_axis}.")
     if not _same(a.channel_energy, b.channel_energy):
         raise ValueError("The two statistics have different channel energies.")
+    if (a.clip_weight, a.floor) != (b.clip_weight, b.floor):
+        raise ValueError("The two statistics say different things about the readers of the tensor.")
     merged = TensorStatistics(
         count=a.count + b.count,
         nan=a.nan + b.nan,
@@ -224,6 +242,8 @@ def merge(a: TensorStatistics, b: TensorStatistics) -> TensorStatistics:
         channel_axis=a.channel_axis,
         channel_absmax=_larger(a.channel_absmax, b.channel_absmax),
         channel_energy=a.channel_energy,
+        clip_weight=a.clip_weight,
+        floor=a.floor,
     )
     if a.histogram is not None and b.histogram is not None and a.exponent is not None and b.exponent is not None:
         merged.exponent = max(a.exponent, b.exponent)

@@ -45,10 +45,11 @@ from qtool.version import package_version
 SCHEMA_VERSION = 2
 _KIND = "qtool statistics"
 _BINS = 2 << HISTOGRAM_BITS
-_MAX_HEADER_BYTES = 64 << 20
+_MAX_HEADER_BYTES = 32 << 20
 _COUNTS = ("count", "nan", "pos_inf", "neg_inf", "zeros", "sample_ranges")
 _SUMS = ("sample_min_sum", "sample_max_sum")  # integers of hundreds of bits: hexadecimal text
 _CHANNELS: dict[str, np.dtype[Any]] = {"channel_absmax": np.dtype("<f4"), "channel_energy": np.dtype("<f8")}
+_READERS = {"clip_weight": math.inf, "floor": -math.inf}  # what null stands for
 _NATIVE = frozenset(
     (
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -106,15 +107,15 @@ def load_statistics(path: str | os.PathLike[str]) -> SavedStatistics:
     with NpzFile(Path(path), subject=subject, supported=_HOW) as archive:
         if "header" not in archive.names:
             _refuse_kind(subject)
-        header = _header(archive)
         held = sum(archive.member(name).nbytes for name in archive.names)
         if held > archive.path.stat().st_size:
             raise DataError(f"{subject} is compressed; expected plain members, as qtool writes them.", hint=_HOW)
+        header = _header(archive)
         try:
             return _parsed(archive, header)
-        except (KeyError, TypeError, ValueError) as error:  # the header is not what was written
+        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:  # not what was written
             raise DataError(
-                f"{subject} is damaged: {' '.join(str(error).split())[:160] or type(error).__name__}.",
+                f"{subject} is damaged: {_reason(error)}.",
                 hint="Calibrate again.",
             ) from error
 
@@ -170,6 +171,8 @@ def _row(name: str, one: TensorStatistics) -> dict[str, Any]:
     row |= {"exponent": one.exponent, "sample_ranges": one.sample_ranges}
     row |= {key: f"{getattr(one, key):x}" for key in _SUMS}
     row["channel_axis"] = one.channel_axis
+    # JSON has no infinity: null is "nothing may be clipped" and "no floor"
+    row |= {key: None if math.isinf(held := getattr(one, key)) else float(held) for key in _READERS}
     return row | {key: None if (held := getattr(one, key)) is None else len(held) for key in _CHANNELS}
 
 
@@ -237,20 +240,25 @@ def _header(archive: NpzFile) -> dict[str, Any]:
     return header
 
 
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())[:160] or type(error).__name__
+    return f"{text} is missing" if isinstance(error, KeyError) else text
+
+
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
 def _parsed(archive: NpzFile, header: Mapping[str, Any]) -> SavedStatistics:
-    """The contents; KeyError, TypeError or ValueError where the header is not what was written."""
+    """The contents; LookupError, TypeError and the like where the header is not what was written."""
     if header["histogram_bits"] != HISTOGRAM_BITS:
         raise ValueError(f"histograms of {_BINS} bins are expected")
     model = Fingerprint(
-        tuple(Part(_text(kind), _text(name), _sha(sha)) for kind, name, sha in header["model"]["parts"])
+        tuple(Part(_text(kind), _text(name), _sha(sha)) for kind, name, sha in _list(header["model"]["parts"]))
     )
     if model.sha256 != header["model"]["sha256"]:
         raise ValueError("the model's parts do not match their digest")
-    rows = header["tensors"]
+    rows = _list(header["tensors"])
     tensors: dict[str, TensorStatistics] = {}
     absmax, energy = (_channels(archive, key, [row[key] for row in rows]) for key in _CHANNELS)
     with closing(_histograms(archive, len(rows), wanted=header["histograms"])) as histograms:
@@ -261,8 +269,12 @@ def _parsed(archive: NpzFile, header: Mapping[str, Any]) -> SavedStatistics:
             one = _checked(name, row, histogram)
             one.channel_axis, one.channel_absmax, one.channel_energy = row["channel_axis"], largest, weights
             _check_channels(name, one)
+            one.clip_weight, one.floor = (_number(row[key], null) for key, null in _READERS.items())
+            if not (one.clip_weight >= 1.0 and one.floor <= 0.0):
+                raise ValueError(f"what is said about the readers of tensor '{name}' is out of bounds")
             tensors[name] = one
-    coverage = tuple(_use(use) for use in header["sources"])
+    _require_no_others(archive, header)
+    coverage = tuple(_use(use) for use in _list(header["sources"]))
     if combined([coverage], repeats=True) != coverage or sum(use.samples for use in coverage) != header["samples"]:
         raise ValueError("the sources contradict each other or the number of samples")
     observed = _count(header["observed_samples"])
@@ -305,6 +317,14 @@ def _channels(archive: NpzFile, key: str, lengths: list[Any]) -> list[npt.NDArra
     return [
         None if length is None else numbers[stop - length : stop] for length, stop in zip(lengths, stops, strict=True)
     ]
+
+
+def _number(held: object, null: float) -> float:
+    if held is None:
+        return null
+    if not isinstance(held, float):
+        raise TypeError("a number is expected")
+    return held
 
 
 def _check_channels(name: str, one: TensorStatistics) -> None:
@@ -367,25 +387,35 @@ def _checked(name: str, row: Mapping[str, Any], histogram: npt.NDArray[np.int64]
     return one
 
 
+def _require_no_others(archive: NpzFile, header: Mapping[str, Any]) -> None:
+    """Refuse members that the header knows nothing of."""
+    batches = header["batches"]
+    known = {"header", "histograms", *_CHANNELS}
+    known |= {f"batch_{b}_{i}" for b in range(len(batches["kept"])) for i in range(len(batches["inputs"]))}
+    for name in (*archive.names, *archive.strangers):
+        if name not in known:
+            raise ValueError(f"member '{name}' is unknown")
+
+
 def _use(row: Mapping[str, Any]) -> SourceUse:
     held = None if row["held"] is None else _count(row["held"])
     used = []
     end = 0
-    for start, stop, times in row["used"]:
+    for start, stop, times in _list(row["used"]):
         if not end <= _count(start) < _count(stop) or _count(times) < 1 or (held is not None and stop > held):
             raise ValueError("the stretches of a source overlap, or go beyond its end")
         used.append((start, stop, times))
         end = stop
     if not used:
         raise ValueError("a source has no stretches")
-    return SourceUse(_sha(row["sha256"]), held, tuple(used), tuple(_sha(sha256) for sha256 in row["files"]))
+    return SourceUse(_sha(row["sha256"]), held, tuple(used), tuple(_sha(sha256) for sha256 in _list(row["files"])))
 
 
 def _kept(archive: NpzFile, table: Mapping[str, Any], coverage: Coverage) -> Kept:
-    inputs = [(_text(name), None if kind == _TEXT else _element_type(kind)) for name, kind in table["inputs"]]
+    inputs = [(_text(name), None if kind == _TEXT else _element_type(kind)) for name, kind in _list(table["inputs"])]
     known = None if any(use.held is None for use in coverage) else {use.sha256 for use in coverage}
     batches = []
-    for number, (source, place, count) in enumerate(table["kept"]):
+    for number, (source, place, count) in enumerate(_list(table["kept"])):
         if known is not None and source not in known:
             raise ValueError("a kept batch is of an unknown source")
         feeds = {}
@@ -430,6 +460,12 @@ def _big_integer(value: object) -> int:
     if not _HEXADECIMAL.fullmatch(text):
         raise ValueError(f"{text[:40]!r} is no integer")
     return int(text, 16)
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{str(value)[:40]!r} is no list")
+    return value
 
 
 def _text(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -18,16 +19,25 @@ class Wanted:
             matter.
         channel_energy: float64, shape ``(K,)``: for each input channel j the sum of ``||W[:, j]||^2`` over the weighted
             consumers; ``None`` if it is not known. Kept with the statistics, so that a range method finds it there.
+        clip_weight: How much more the squared error of a clipped value counts than that of a rounded one, because the
+            readers add up errors of one sign; ``inf`` if nothing may be clipped. Kept likewise.
+        floor: The value below which the readers see next to nothing, at most 0; ``-inf`` if there is none. Kept
+            likewise.
 
     Raises:
-        ValueError: If there are energies without an axis, or they are no finite non-negative numbers.
+        ValueError: If there are energies without an axis, or they are no finite non-negative numbers, the weight is
+            below 1, or the floor above 0.
     """
 
     name: str
     channel_axis: int | None = None
     channel_energy: npt.NDArray[np.float64] | None = None
+    clip_weight: float = 1.0
+    floor: float = -inf
 
     def __post_init__(self) -> None:
+        if not (self.clip_weight >= 1.0 and self.floor <= 0.0):
+            raise ValueError(f"Clip weight or floor of '{self.name}' is out of bounds.")
         energy = self.channel_energy
         if energy is None:
             return

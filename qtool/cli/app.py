@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from qtool.cli import bench, calibrate, eval_, info, inspect, quantize, stats
+from qtool.cli._args import spread
 from qtool.cli._errors import describe, is_debugging
 from qtool.cli._options import examples
 from qtool.cli._output import Output, open_missing_streams
@@ -76,7 +77,8 @@ def run(args: Sequence[str] | None = None) -> int:
         warnings.showwarning = lambda message, *_, **__: out.warning(str(message))
         try:
             # not standalone: usage errors arrive here instead of in a box on the terminal
-            code = app(args=None if args is None else list(args), prog_name="qtool", standalone_mode=False)
+            given = spread(sys.argv[1:] if args is None else args)
+            code = app(args=given, prog_name="qtool", standalone_mode=False)
             sys.stdout.flush()
         except (KeyboardInterrupt, typer.Abort):
             code = EXIT_INTERRUPTED

@@ -16,8 +16,8 @@ EXAMPLES = opt.examples(
     "qtool quantize model.onnx --calib calib.npz",
     "qtool quantize model.onnx --calib a.npz --calib b.npz --format qdq --exclude 'op:Gemm' -o small.onnx",
     "qtool quantize model.onnx --calib 'images/*.npz' --samples 200 --shuffle 0",
-    "qtool quantize bert.onnx --calib input_ids=ids.npy --calib attention_mask=mask.npy",
-    "qtool quantize model.onnx --stats model.stats.npz --method mse",
+    "qtool quantize bert.onnx --calib input_ids=ids.npy attention_mask=mask.npy",
+    "qtool quantize model.onnx --stats model.stats.npz --method mse --method '/head/*=minmax'",
     "qtool quantize model.onnx --calib calib.npz --dry-run",
 )
 
@@ -49,12 +49,13 @@ def quantize(
         ),
     ] = None,
     method: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--method",
-            metavar="minmax|percentile[:P]|mse|entropy",
-            show_default="minmax",
-            help="How the range of an activation follows from its values.",
+            metavar="[GLOB=]auto|minmax|percentile[:P]|mse|entropy|mean_minmax",
+            show_default="auto",
+            help="How the range of an activation follows from its values; with GLOB=, only that of tensors with such "
+            "names. Repeatable: the last one that matches counts.",
             rich_help_panel=opt.CALIBRATION,
         ),
     ] = None,
@@ -204,6 +205,7 @@ def quantize(
     check_json_target(json_target, model, config, output or default_output(model), stats, *files_of(calib))
     at_once = opt.batch_size(batch)
     nan_rule, limit = opt.on_nan(on_nan), opt.byte_count(max_memory)
+    general, by_tensor = _methods(method or [])
 
     with progress_bars(out) as progress:
         result = api.quantize(
@@ -216,7 +218,8 @@ def quantize(
             weights=weights,
             per_channel=per_channel,
             symmetric_activations=symmetric,
-            method=method,
+            method=general,
+            tensor_methods=by_tensor or None,
             include=include or None,
             exclude=exclude or None,
             dedicated_qdq=dedicated_qdq,
@@ -244,3 +247,24 @@ def quantize(
             out.data(str(result.model_path))
     if result.exit_code:
         raise typer.Exit(result.exit_code)
+
+
+def _methods(given: list[str]) -> tuple[str | None, dict[str, str]]:
+    """The method of all tensors, if one is given, and those of globs in order."""
+    from qtool.errors import ConfigError
+
+    general = None
+    by_tensor: dict[str, str] = {}
+    for text in given:
+        pattern, equals, name = text.rpartition("=")  # a tensor's name may hold "=", a method's does not
+        if equals:
+            by_tensor.pop(pattern, None)
+            by_tensor[pattern] = name
+        elif general is None:
+            general = text
+        else:
+            raise ConfigError(
+                f"--method is '{general}' and '{text}'; expected one for all tensors.",
+                hint="A method for some of them is given with a glob of their names: --method 'GLOB=NAME'.",
+            )
+    return general, by_tensor

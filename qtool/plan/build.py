@@ -21,6 +21,7 @@ from qtool.plan.ops.conv import multiplications, products_per_output, reason_not
 from qtool.plan.plan import Decision, Form, Plan, Skip
 from qtool.plan.ranges import activation_parameters, shared_groups
 from qtool.plan.selection import Selection
+from qtool.plan.tensor_methods import too_few_values
 from qtool.plan.weights import repair_for_bias, weight_parameters
 from qtool.qparams import QParams
 
@@ -71,6 +72,7 @@ def build_plan(
             state.separate_joins |= joins
             continue
         decisions, notes = _with_weights(ctx, decisions, tensors)
+        notes += too_few_values(config, shared_groups(decisions, list(values)), statistics)
         return _plan(graph, decisions, current.skips, tensors, notes)
 
 

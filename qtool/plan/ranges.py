@@ -8,12 +8,12 @@ from functools import reduce
 import numpy as np
 import onnx_ir as ir
 
-from qtool.calibrate.methods import parse_method
 from qtool.calibrate.statistics import Statistics, TensorStatistics, merge
 from qtool.config import QuantConfig
 from qtool.dtypes import QDType
 from qtool.plan.analysis import Graph
 from qtool.plan.plan import Decision, Form
+from qtool.plan.tensor_methods import method_of
 from qtool.qparams import QParams, activation_qparams
 
 
@@ -37,6 +37,24 @@ def shared_groups(decisions: Iterable[Decision], tensors: Sequence[str]) -> list
     for name in tensors:
         groups.setdefault(find(name), []).append(name)
     return list(groups.values())
+
+
+def joined(members: Sequence[TensorStatistics]) -> TensorStatistics:
+    """Statistics of tensors that share their parameters: all values, and the channels of all weighted readers.
+
+    A value's floor holds for one tensor alone: the others have readers of their own.
+    """
+    if len(members) == 1:
+        return members[0]
+    merged = reduce(merge, [one.without_channels() for one in members])
+    merged.clip_weight = max(one.clip_weight for one in members)
+    weighted = [(one.channel_absmax, one.channel_energy) for one in members]
+    known = [(reach, energy) for reach, energy in weighted if reach is not None and energy is not None]
+    if known:
+        merged.channel_axis = next(one.channel_axis for one in members if one.channel_energy is not None)
+        merged.channel_absmax = np.concatenate([reach for reach, _ in known])
+        merged.channel_energy = np.concatenate([energy for _, energy in known])
+    return merged
 
 
 def fixed_range(op_type: str, dtype: QDType, *, symmetric: bool) -> tuple[float, float] | None:
@@ -70,7 +88,6 @@ def activation_parameters(
         dtype: Element type of activations.
         seen: Statistics of each of ``values``, each with at least one finite value.
     """
-    method, parameter = parse_method(config.method)
     symmetric = config.symmetric_activations
     fixed = _fixed(values, decisions, dtype, symmetric=symmetric)
     limits = _clamp_limits(graph, values)
@@ -79,7 +96,8 @@ def activation_parameters(
         ranges = [fixed[name] for name in group if name in fixed]
         measured: list[TensorStatistics] = [seen[name] for name in group if name not in fixed]
         if measured:
-            merged = reduce(merge, measured)
+            merged = joined(measured)
+            method, parameter = method_of(config, group)
             ranges.append(method.range_of(merged, dtype, symmetric=symmetric, parameter=parameter))
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
         if len(group) == 1:

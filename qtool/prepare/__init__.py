@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from qtool.prepare.load import load_model as load_model
     from qtool.prepare.prepare import Prepared as Prepared
     from qtool.prepare.prepare import SourceNode as SourceNode
-    from qtool.prepare.prepare import prepare as prepare
 
-__all__ = ["ModelSource", "Prepared", "SourceNode", "describe_source", "load_model", "prepare"]
+__all__ = ["ModelSource", "Prepared", "SourceNode", "describe_source", "load_model"]
 
 
 def __getattr__(name: str) -> Any:

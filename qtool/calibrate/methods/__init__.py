@@ -6,13 +6,13 @@ fresh ones. To add one, write ``<name>.py`` with a ``METHOD`` and list it below.
 
 from __future__ import annotations
 
-from qtool.calibrate.methods import entropy, minmax, mse, percentile
+from qtool.calibrate.methods import auto, entropy, mean_minmax, minmax, mse, percentile
 from qtool.calibrate.methods._method import Method
 from qtool.errors import ConfigError
 
 __all__ = ["METHODS", "Method", "parse_method"]
 
-METHODS: dict[str, Method] = {m.METHOD.name: m.METHOD for m in (minmax, percentile, mse, entropy)}
+METHODS: dict[str, Method] = {m.METHOD.name: m.METHOD for m in (auto, minmax, percentile, mse, entropy, mean_minmax)}
 
 
 def parse_method(text: str) -> tuple[Method, float | None]:

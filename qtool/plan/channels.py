@@ -1,0 +1,196 @@
+"""What the readers of a tensor make of its errors: the energy of their weights by channel, and the cost of clipping.
+
+These are facts of the prepared graph, whatever is selected for quantization; so statistics that were saved under one
+selection serve another. They are kept with the statistics of a tensor, where the range method ``auto`` finds them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from qtool.calibrate.wanted import Wanted
+from qtool.plan.analysis import Graph, dims_of
+from qtool.plan.pointwise import unseen_below
+
+# How much more the squared error of a clipped value counts, by what reads it. Values that are clipped lie on the same
+# channels at neighbouring places: a window adds up their errors, and a query of an attention those of all positions.
+# Measured on the zoo by changing one tensor's range at a time (docs/results.md).
+WINDOW = 2.0
+ATTENTION = 8.0
+
+_LAYOUT = frozenset(
+    ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Slice", "Split", "Expand", "Cast", "Tile")
+)
+_ELEMENTWISE = frozenset(
+    (
+        *(
+            "Add",
+            "Sub",
+            "Mul",
+            "Div",
+            "Neg",
+            "Pow",
+            "Sqrt",
+            "Exp",
+            "Erf",
+            "Tanh",
+            "Sigmoid",
+            "Softplus",
+            "Relu",
+            "Clip",
+        ),
+        *("LeakyRelu", "HardSigmoid", "HardSwish", "Gelu", "Mish", "Swish", "PRelu", "Elu"),
+    )
+)
+# what lies between a projection and the product of queries and keys: layout, bias, scale, rotary embedding, norms
+_TO_ATTENTION = _LAYOUT | frozenset(
+    ("Add", "Sub", "Mul", "Div", "Neg", "Concat", "Gather", "LayerNormalization", "RMSNormalization", "ReduceMean",
+     "Pow", "Sqrt", "Reciprocal")
+)  # fmt: skip
+_ATTENTION = frozenset(("Attention", "MultiHeadAttention", "GroupQueryAttention"))
+_MAXIMA = frozenset(("GlobalMaxPool", "ReduceMax", "ArgMax"))
+_SEARCH_LIMIT = 256
+
+
+def wanted_of(model: ir.Model, tensors: Iterable[str]) -> list[Wanted]:
+    """What is to be observed of some tensors of a prepared model, in their order.
+
+    Args:
+        model: A prepared model; it is only read.
+        tensors: Names of inputs and node outputs of its graph; other names get no channels.
+    """
+    graph = Graph(model.graph)
+    values = {v.name or "": v for v in model.graph.inputs} | graph.values
+    maxima = _only_maxima(graph)
+    found = []
+    for name in tensors:
+        value = values.get(name)
+        if value is None:
+            found.append(Wanted(name))
+            continue
+        axis, energy = _channels(graph, value)
+        weight = math.inf if name in maxima else _clip_weight(graph, value)
+        found.append(Wanted(name, axis, energy, weight, unseen_below(graph, value)))
+    return found
+
+
+def _channels(graph: Graph, value: ir.Value) -> tuple[int | None, npt.NDArray[np.float64] | None]:
+    """Channel axis and energies of the weighted readers, summed; None where there are none, or they disagree."""
+    axis: int | None = None
+    total: npt.NDArray[np.float64] | None = None
+    for use in value.uses():
+        if use.node.graph is not graph.ir:
+            continue
+        own = _channels_of_reader(graph, use.node, use.idx, graph.rank(value))
+        if own is None:
+            continue
+        if total is None:
+            axis, total = own
+        elif axis != own[0] or len(total) != len(own[1]):
+            return None, None
+        else:
+            total = total + own[1]
+    # to float32 and back: sums that were added up in another order shall be the same number
+    return axis, None if total is None else total.astype(np.float32).astype(np.float64)
+
+
+def _channels_of_reader(
+    graph: Graph, node: ir.Node, index: int, rank: int | None
+) -> tuple[int, npt.NDArray[np.float64]] | None:
+    """(axis, ||W[:, j]||^2) of one weighted reader of a value, given as its input ``index``."""
+    if node.op_type not in ("Conv", "MatMul", "Gemm") or not graph.is_default_domain(node) or len(node.inputs) < 2:
+        return None
+    weight = graph.array(node.inputs[1 - index]) if index < 2 else None
+    if weight is None or weight.dtype != np.float32 or not weight.size or rank == 1:
+        return None
+    if node.op_type == "Conv":
+        return (1, _conv_energy(node, weight)) if index == 0 and weight.ndim > 2 else None
+    if weight.ndim < 2:
+        return None
+    if node.op_type == "MatMul":
+        # x W: a row of W for each channel; W x: a column, and channels on the last axis but one
+        return (-1, _energy(weight, weight.ndim - 2)) if index == 0 else (-2, _energy(weight, weight.ndim - 1))
+    flipped = bool(_integer(node, "transB" if index == 0 else "transA", 0))
+    own_flipped = bool(_integer(node, "transA" if index == 0 else "transB", 0))
+    if index == 0:
+        return -2 if own_flipped else -1, _energy(weight, 1 if flipped else 0)
+    return -1 if own_flipped else -2, _energy(weight, 0 if flipped else 1)
+
+
+def _energy(weight: npt.NDArray[np.float32], axis: int) -> npt.NDArray[np.float64]:
+    """Sums of squares along all axes but one, shape (size of that axis,)."""
+    rows = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
+    return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+
+
+def _conv_energy(node: ir.Node, weight: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """Of each input channel of a Conv, whose weight has shape (M, C / groups, ...)."""
+    groups = _integer(node, "group", 1)
+    if weight.shape[0] % groups:
+        return np.zeros(0)
+    parts = weight.reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
+    return np.asarray(np.einsum("gmck,gmck->gc", parts, parts, dtype=np.float64)).reshape(-1)
+
+
+def _clip_weight(graph: Graph, value: ir.Value) -> float:
+    """The largest weight that a reader asks for."""
+    largest = 1.0
+    for use in value.uses():
+        node = use.node
+        if node.graph is not graph.ir or not graph.is_default_domain(node) or use.idx > 1:
+            continue
+        constant = graph.constant(node.inputs[1 - use.idx]) if len(node.inputs) > 1 else None
+        if constant is None:
+            continue
+        if node.op_type == "Conv" and use.idx == 0 and math.prod(dims_of(constant)[2:]) > 1:
+            largest = max(largest, WINDOW)
+        elif node.op_type in ("MatMul", "Gemm") and _leads_to_attention(graph, node):
+            largest = max(largest, ATTENTION)
+    return largest
+
+
+def _leads_to_attention(graph: Graph, projection: ir.Node) -> bool:
+    """Whether a product of two activations reads what a projection computes, before another layer does."""
+    frontier, seen = list(projection.outputs), set[int]()
+    while frontier and len(seen) < _SEARCH_LIMIT:
+        for use in frontier.pop().uses():
+            node = use.node
+            if id(node) in seen or node.graph is not graph.ir:
+                continue
+            seen.add(id(node))
+            if node.op_type in _ATTENTION:
+                return True
+            if node.op_type == "MatMul" and all(graph.constant(v) is None for v in node.inputs):
+                return True
+            if node.op_type in _TO_ATTENTION:
+                frontier.extend(node.outputs)
+    return False
+
+
+def _only_maxima(graph: Graph) -> frozenset[str]:
+    """Values of which every path leads, element by element, to an operator that keeps the largest one."""
+    found: set[str] = set()
+    for value in [o for node in reversed(graph.nodes) for o in node.outputs] + list(graph.ir.inputs):
+        if (
+            value.uses()
+            and not value.is_graph_output()
+            and all(_keeps_maxima(graph, u.node, found) for u in value.uses())
+        ):
+            found.add(value.name or "")
+    return frozenset(found)
+
+
+def _keeps_maxima(graph: Graph, node: ir.Node, found: set[str]) -> bool:
+    if node.graph is not graph.ir or not graph.is_default_domain(node):
+        return False
+    passes = node.op_type in _LAYOUT or node.op_type in _ELEMENTWISE
+    return node.op_type in _MAXIMA or (passes and all(output.name in found for output in node.outputs))
+
+
+def _integer(node: ir.Node, name: str, default: int) -> int:
+    return node.attributes[name].as_int() if name in node.attributes else default
