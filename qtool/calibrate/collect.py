@@ -97,9 +97,7 @@ def collect(
         if budget is not None:
             workers, size = budget.share(cost, workers, size, STATISTICS_BYTES * len(wanted) if histograms else 0)
         if batch_size is None:
-            fair = -(
-                -samples.count // (workers * _BATCHES_PER_WORKER)
-            )  # so that all workers end at about the same time
+            fair = -(-samples.count // (workers * _BATCHES_PER_WORKER))  # all workers end at about the same time
             size = max(1, min(int(max_batch_bytes / max(cost.observed, 1.0)), fair, size))
     done = saved = 0
     pause = checkpoint_every if checkpoint is not None else None

@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx_ir as ir
+
+if TYPE_CHECKING:  # a statistics file is read without the graph library
+    import onnx_ir as ir
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def _constant(value: ir.Value) -> object:
 
 def _tensor(tensor: ir.TensorProtocol) -> object:
     digest = hashlib.sha256()
-    if tensor.dtype == ir.DataType.STRING:
+    if tensor.dtype.name == "STRING":
         for text in np.asarray(tensor.numpy(), dtype=object).ravel():
             _add(digest, text)
     else:
@@ -153,17 +155,16 @@ def _attribute(attribute: ir.Attr) -> object:
 
 
 def _attribute_value(attribute: ir.Attr) -> Iterator[object]:
-    kind: Any = ir.AttributeType
-    match attribute.type:
-        case kind.TENSOR:
+    match attribute.type.name:
+        case "TENSOR":
             yield _tensor(attribute.as_tensor())
-        case kind.TENSORS:
+        case "TENSORS":
             yield from (_tensor(tensor) for tensor in attribute.as_tensors())
-        case kind.GRAPH:
+        case "GRAPH":
             yield _body(attribute.as_graph())
-        case kind.GRAPHS:
+        case "GRAPHS":
             yield from (_body(graph) for graph in attribute.as_graphs())
-        case kind.INTS | kind.FLOATS | kind.STRINGS:
+        case "INTS" | "FLOATS" | "STRINGS":
             yield from attribute.value
         case _:  # numbers and texts; types have a telling repr
             yield attribute.value

@@ -14,7 +14,8 @@ import onnx_ir as ir
 import pytest
 
 from qtool.errors import ModelError
-from qtool.prepare import SourceNode, load_model, prepare
+from qtool.prepare import SourceNode, load_model
+from qtool.prepare.prepare import prepare
 
 ROOT = Path(__file__).parents[2]
 
@@ -302,7 +303,8 @@ def test_an_ir_model_out_of_order_is_one_line(rng):
 SCRIPT = """
 import hashlib, sys
 import onnx_ir as ir
-from qtool.prepare import load_model, prepare
+from qtool.prepare import load_model
+from qtool.prepare.prepare import prepare
 result = prepare(load_model(sys.argv[1]), min_opset=13, min_ir=7)
 data = ir.to_proto(result.model).SerializeToString(deterministic=True)
 print(hashlib.sha256(data + repr(result.actions).encode()).hexdigest())

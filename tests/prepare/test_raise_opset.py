@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 
 from qtool.errors import ModelError
-from qtool.prepare import prepare
+from qtool.prepare.prepare import prepare
 from qtool.prepare.raise_opset import RaiseOpsetPass
 
 

@@ -10,7 +10,8 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from qtool.prepare import load_model, prepare
+from qtool.prepare import load_model
+from qtool.prepare.prepare import prepare
 from tests.conftest import zoo_folder
 
 ZOO = zoo_folder()
