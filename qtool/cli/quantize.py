@@ -17,6 +17,7 @@ EXAMPLES = opt.examples(
     "qtool quantize model.onnx --calib a.npz --calib b.npz --format qdq --exclude 'op:Gemm' -o small.onnx",
     "qtool quantize model.onnx --stats model.stats.npz --method mse",
     "qtool quantize model.onnx --calib calib.npz --dry-run",
+    "qtool quantize transformer.onnx --dynamic",
 )
 
 
@@ -125,6 +126,16 @@ def quantize(
             rich_help_panel=opt.QUANTIZATION,
         ),
     ] = None,
+    dynamic: Annotated[
+        bool | None,
+        typer.Option(
+            "--dynamic",
+            show_default=False,
+            help="Quantize the weights of MatMul, Gemm and LSTM now and activations in the running model: no "
+            "calibration. Samples given with --calib then only verify the result.",
+            rich_help_panel=opt.QUANTIZATION,
+        ),
+    ] = None,
     config: opt.ConfigFile = None,
     include: Annotated[
         list[str] | None,
@@ -211,6 +222,7 @@ def quantize(
             include=include or None,
             exclude=exclude or None,
             dedicated_qdq=dedicated_qdq,
+            dynamic=dynamic,
             allow_empty=allow_empty,
             config=config,
             random_calib=random_calib,

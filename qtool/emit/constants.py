@@ -7,7 +7,7 @@ saved, one tensor at a time.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +104,26 @@ class Constants:
         scale_value = self._add((*key, "scale"), f"{source.name}_scale", lambda: scale, ir.DataType.FLOAT)
         self._kept.append(tensor)
         return QuantizedConstant(value, scale_value, None, rank - 1 if scale.ndim else None)
+
+    def derived(
+        self,
+        source: ir.Value,
+        base: str,
+        make: Callable[[], npt.NDArray[Any]],
+        dtype: ir.DataType,
+        shape: tuple[int, ...],
+        *parts: Hashable,
+    ) -> ir.Value:
+        """What ``make`` computes from ``source`` on saving; equal names and ``parts`` are the same one."""
+        tensor = source.const_value
+        assert tensor is not None, "Bug: not a constant"
+        self._kept.append(tensor)
+        return self._add(("derived", id(tensor), base, shape, *parts), base, make, dtype, shape=shape)
+
+    def array(self, base: str, array: npt.NDArray[Any]) -> ir.Value:
+        """A small constant, shared with all that have its type, shape and elements."""
+        key = ("array", array.dtype.str, array.shape, array.tobytes())
+        return self._add(key, base, lambda: array, ir.DataType.from_numpy(array.dtype))
 
     def _add(
         self,

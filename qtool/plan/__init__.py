@@ -1,8 +1,20 @@
 """Decide: from a prepared model, a config and statistics to a printable plan."""
 
 from qtool.plan.build import build_plan
+from qtool.plan.dynamic import build_dynamic_plan
 from qtool.plan.plan import BiasPlan, Decision, Form, Plan, Skip, WeightPlan
 from qtool.plan.selection import Selection
 from qtool.plan.weights import check_finite
 
-__all__ = ["BiasPlan", "Decision", "Form", "Plan", "Selection", "Skip", "WeightPlan", "build_plan", "check_finite"]
+__all__ = [
+    "BiasPlan",
+    "Decision",
+    "Form",
+    "Plan",
+    "Selection",
+    "Skip",
+    "WeightPlan",
+    "build_dynamic_plan",
+    "build_plan",
+    "check_finite",
+]
