@@ -41,6 +41,8 @@ def random_feeds(
         session = create_session(float_model, num_threads=num_threads, base_dir=base_dir)
     except QtoolError as error:
         return [], _remark(error.message)
+    if any(0 in info.shape for info in inputs):
+        return [], _remark("an input has no elements.")
     open_axes = any(not isinstance(size, int) for info in inputs for size in info.shape)
     for size in _SIZES if open_axes else _SIZES[:1]:
         try:

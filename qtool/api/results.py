@@ -90,7 +90,8 @@ class Inspection:
     """What :func:`inspect` found.
 
     Attributes:
-        nodes: (name, operator, ``quantize`` or ``float``, reason) of each node of the prepared graph.
+        nodes: (name, operator, ``quantize`` or ``float``, reason) of each node of the prepared graph; in dynamic mode
+            those in subgraphs follow.
         by_op: Operator -> (would be quantized, all).
         inputs: Of the model.
         outputs: Of the model.
@@ -100,7 +101,7 @@ class Inspection:
         weight_bytes: Bytes of all constants.
         domains: Operator domains that the model imports.
         quantized: Nodes that would be quantized, absorbed ones included.
-        total: Nodes of the prepared graph, those in subgraphs included, which have no row in ``nodes``.
+        total: Nodes of the prepared graph, those in subgraphs included.
         actions: What preparation would do to the float graph.
     """
 

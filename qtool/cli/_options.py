@@ -62,6 +62,17 @@ ConfigFile = Annotated[
     ),
 ]
 
+Dynamic = Annotated[
+    bool | None,
+    typer.Option(
+        "--dynamic",
+        show_default=False,
+        help="Quantize the weights of MatMul, Gemm and LSTM now and activations in the running model: no calibration. "
+        "Samples given with --calib then only verify the result.",
+        rich_help_panel=QUANTIZATION,
+    ),
+]
+
 
 def examples(*commands: str) -> str:
     """The examples at the end of a command's help, one per line."""

@@ -126,16 +126,7 @@ def quantize(
             rich_help_panel=opt.QUANTIZATION,
         ),
     ] = None,
-    dynamic: Annotated[
-        bool | None,
-        typer.Option(
-            "--dynamic",
-            show_default=False,
-            help="Quantize the weights of MatMul, Gemm and LSTM now and activations in the running model: no "
-            "calibration. Samples given with --calib then only verify the result.",
-            rich_help_panel=opt.QUANTIZATION,
-        ),
-    ] = None,
+    dynamic: opt.Dynamic = None,
     config: opt.ConfigFile = None,
     include: Annotated[
         list[str] | None,

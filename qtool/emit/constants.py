@@ -62,11 +62,17 @@ class Constants:
 
     def weight(self, source: ir.Value, params: QParams) -> QuantizedConstant:
         """``source`` quantized under ``params``."""
+        value = self.codes(source, params)
+        scale, zero = self.parameters(source.name or "", params)
+        return QuantizedConstant(value, scale, zero, _layout(params)[0])
+
+    def codes(self, source: ir.Value, params: QParams) -> ir.Value:
+        """The codes of ``source`` under ``params``."""
         tensor = source.const_value
         assert tensor is not None, "Bug: not a constant"
         axis, block = _layout(params)
 
-        def codes() -> npt.NDArray[Any]:
+        def make() -> npt.NDArray[Any]:
             return kernels.quantize(
                 tensor.numpy(),  # of any strides; making it contiguous would give a scalar a dimension
                 params.scale,
@@ -78,13 +84,12 @@ class Constants:
         value = self._add(
             ("weight", id(tensor), params),
             f"{source.name}_quantized",
-            codes,
+            make,
             ir.DataType(params.dtype.onnx),
             shape=tuple(dims_of(tensor)),
         )
         self._kept.append(tensor)
-        scale, zero = self.parameters(source.name or "", params)
-        return QuantizedConstant(value, scale, zero, axis)
+        return value
 
     def bias(
         self, source: ir.Value, input_params: QParams, weight_params: QParams, *, rank: int = 1

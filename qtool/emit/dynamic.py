@@ -188,7 +188,7 @@ class DynamicRewriter:
         source, params = node.inputs[weight.index], _params(weight)
         assert source is not None, "Bug: a planned weight is missing"
         constants = self._constants_of(source)
-        stored = constants.weight(source, params).codes
+        stored = constants.codes(source, params)
         zero = params.zero_point.reshape(-1)[0]
         assert (params.zero_point == zero).all(), "Bug: a weight with several zero points"
         return (
