@@ -51,6 +51,7 @@ class DynamicRewriter:
             "Gemm": self._product,
             "Conv": self._conv,
             "LSTM": self._lstm,
+            "Gather": self._gather,
         }
         for decision in self.plan.decisions:
             write[decision.op_type](self._nodes[decision.node], decision)
@@ -149,6 +150,32 @@ class DynamicRewriter:
                 take_over(value, old)
         node.graph.remove(node, safe=True)
         self.model.opset_imports.setdefault(_MICROSOFT, 1)
+
+    def _gather(self, node: ir.Node, decision: Decision) -> None:
+        """Rows of codes; they become floats by one scale, or by scales that are gathered like them."""
+        (weight,) = decision.weights
+        source, indices, params = node.inputs[0], node.inputs[1], _params(weight)
+        assert source is not None, "Bug: a Gather without a table"
+        output, real = node.outputs[0], ir.DataType.FLOAT
+        constants = self._constants_of(source)
+        attributes = list(node.attributes.values())
+        stored = constants.codes(source, params)
+        rows = self._node(
+            node, "Gather", [stored, indices], node.name or "", stored.dtype, f"{output.name}_codes", attributes
+        )
+        if not params.scale.ndim:
+            scale, zero = constants.parameters(source.name or "", params)
+            inputs: list[ir.Value | None] = [rows, scale, zero]
+            name = f"{node.name}_DequantizeLinear"
+            return self._replace(node, self._node(node, "DequantizeLinear", inputs, name, real, f"{output.name}_real"))
+        column = constants.array(f"{source.name}_scale", params.scale.reshape(-1, 1))
+        scales = self._node(
+            node, "Gather", [column, indices], f"{node.name}_scales", real, f"{output.name}_scales", attributes
+        )
+        scales.shape = None
+        unscaled = self._cast(node, rows, real, f"{output.name}_unscaled")
+        value = self._node(node, "Mul", [unscaled, scales], f"{node.name}_Mul", real, f"{output.name}_scaled")
+        return self._replace(node, value)
 
     # ------------------------------------------------------------------------------------------------------------ parts
 

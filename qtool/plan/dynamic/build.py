@@ -9,6 +9,7 @@ from qtool.plan.accumulator import wrap_note
 from qtool.plan.analysis import Graph, dims_of
 from qtool.plan.dynamic.base import ACTIVATIONS, DynamicContext, DynamicHandler
 from qtool.plan.dynamic.conv import ConvHandler
+from qtool.plan.dynamic.gather import GatherHandler
 from qtool.plan.dynamic.lstm import LstmHandler
 from qtool.plan.dynamic.products import ProductHandler
 from qtool.plan.ops.base import skip
@@ -18,7 +19,9 @@ from qtool.plan.selection import Selection
 from qtool.prepare.graph_edits import all_graphs
 
 _HANDLERS: dict[str, DynamicHandler] = {
-    op_type: handler for handler in (ProductHandler(), ConvHandler(), LstmHandler()) for op_type in handler.op_types
+    op_type: handler
+    for handler in (ProductHandler(), ConvHandler(), LstmHandler(), GatherHandler())
+    for op_type in handler.op_types
 }
 # what differs from static mode; everything else there stays float in both
 _REASONS = {
@@ -76,7 +79,7 @@ def _decide(node: ir.Node, ctx: DynamicContext) -> Decision | Skip:
 
 
 def _wrap_note(node: ir.Node, decision: Decision, graph: Graph) -> str | None:
-    if decision.op_type == "LSTM":
+    if decision.op_type in ("LSTM", "Gather"):
         return None
     (weight,) = decision.weights
     constant = graph.constant(node.inputs[weight.index])
