@@ -209,3 +209,16 @@ def test_hostile_names():
         [w_scale_Mul] x_scale = Add(w_scale, w_quantized)
     }"""
     dynamic(build(text, {"w": normal(64, 8), "w_quantized": normal(8)}), {"x": normal(5, 64)})
+
+
+def test_a_batched_weight_has_one_scale():
+    """With one for each column the fused operators read beyond its end: wrong numbers, from memory of whoever.
+
+    Two products of one vector show it, in MatMulIntegerToFloat.
+    """
+    text = """m (float[4] x) => (float[2,4] y, float z) {
+        [p] h = MatMul(x, w) y = Add(h, b) z = MatMul(x, v)
+    }"""
+    arrays = {"w": normal(2, 4, 4), "b": normal(2, 1, seed=1), "v": normal(4, seed=2)}
+    done = dynamic(build(text, arrays), {"x": normal(4, seed=3)})
+    assert next(list(t.dims) for t in done.model.graph.initializer if t.name == "w_scale") == []

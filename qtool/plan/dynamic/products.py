@@ -46,8 +46,9 @@ class ProductHandler(DynamicHandler):
         # int8 on the left: onnxruntime (1.32) fuses it into an operator that has no kernel for that
         dtype = ctx.weight_dtype if index == 1 else qdtype("uint8")
         rank = len(weight.shape)
+        # batched weights have one scale: with one for each column onnxruntime's fused operators read beyond its end
         planned = WeightPlan(
-            value.name or "", index, axis=rank - 1 if index == 1 and rank > 1 else None, as_activation=index == 0
+            value.name or "", index, axis=1 if index == 1 and rank == 2 else None, as_activation=index == 0
         )
         params = weight_parameters(
             planned,
