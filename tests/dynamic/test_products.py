@@ -202,6 +202,13 @@ def test_opset(opset, after):
     assert [(o.domain, o.version) for o in done.model.opset_import] == [("", after)]
 
 
+def test_ir_version():
+    """As old as the opset: 6 for opset 11; a higher one is kept."""
+    for before, after in ((4, 6), (9, 9)):
+        done = dynamic(build(ONE, {"w": normal(64, 8)}, opset=11, ir_version=before), {"x": normal(5, 64)})
+        assert done.model.ir_version == after
+
+
 def test_hostile_names():
     text = """m (float[A,64] x) => (float[A,8] x_scale) {
         [x_DynamicQuantizeLinear] x_quantized = Relu(x)
