@@ -53,6 +53,7 @@ class QuantConfig:
         include: Only these nodes (names, globs, ``op:Type``); empty means all.
         exclude: Not these nodes.
         dedicated_qdq: Give each consumer its own Q/DQ pair instead of one pair per tensor.
+        dynamic: Let the running model quantize its activations (DynamicQuantizeLinear), so that nothing is calibrated.
         allow_empty: Accept a model in which nothing can be quantized.
     """
 
@@ -66,6 +67,7 @@ class QuantConfig:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     dedicated_qdq: bool = False
+    dynamic: bool = False
     allow_empty: bool = False
 
     def __post_init__(self) -> None:
@@ -74,12 +76,14 @@ class QuantConfig:
         _choice("format", self.format, FORMATS)
         _choice("activations", self.activations, ACTIVATION_DTYPES)
         _choice("weights", self.weights, WEIGHT_DTYPES)
-        for name in ("per_channel", "symmetric_activations", "dedicated_qdq", "allow_empty"):
+        for name in ("per_channel", "symmetric_activations", "dedicated_qdq", "dynamic", "allow_empty"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"Option '{name}' is {getattr(self, name)!r}; expected true or false.")
         if not isinstance(self.method, str):
             raise ConfigError(f"Option 'method' is {self.method!r}; expected the name of a range method.")
         object.__setattr__(self, "tensor_methods", _pairs("tensor_methods", self.tensor_methods))
+        if self.dynamic:
+            self._check_dynamic()
         if self.format == "qlinear" and (self.activations, self.weights) not in QLINEAR_PAIRS:
             pairs = ", ".join(f"{a}/{w}" for a, w in QLINEAR_PAIRS)
             raise ConfigError(
@@ -94,6 +98,29 @@ class QuantConfig:
                 "into an 8-bit operator that it then refuses; expected uint16 or int16 activations.",
                 hint=f"Use --activations uint16, or weights of {others}.",
             )
+
+    def _check_dynamic(self) -> None:
+        """Refuse what is about calibrated activations, or about types that integer products do not take."""
+        if self.activations != "uint8":
+            raise ConfigError(
+                f"Dynamic mode quantizes activations to uint8; found {self.activations}.",
+                hint="Drop --activations, or calibrate instead of --dynamic.",
+            )
+        if self.weights not in EIGHT_BIT:
+            raise ConfigError(
+                f"Dynamic mode has weights of int8 or uint8; found {self.weights}.", hint="Drop --weights or --dynamic."
+            )
+        fixed = (
+            ("symmetric_activations", "--symmetric", self.symmetric_activations),
+            ("dedicated_qdq", "--dedicated-qdq", self.dedicated_qdq),
+            ("method", "--method", self.method != type(self).method),
+        )
+        for name, option, is_set in fixed:
+            if is_set:
+                raise ConfigError(
+                    f"Option '{name}' is about calibrated activations; dynamic mode calibrates none.",
+                    hint=f"Drop {option} or --dynamic.",
+                )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, every setting, in the order of declaration."""

@@ -14,26 +14,31 @@ if TYPE_CHECKING:
     pass
 
 
-def inspect(model: ModelLike, *, config: QuantConfig | str | os.PathLike[str] | None = None) -> Inspection:
+def inspect(
+    model: ModelLike, *, config: QuantConfig | str | os.PathLike[str] | None = None, dynamic: bool | None = None
+) -> Inspection:
     """Say what a model holds, what would be quantized, and why the rest would not.
 
     Args:
         model: A path, proto or onnx_ir model; never changed.
         config: Settings; by default those of :func:`quantize`.
+        dynamic: Plan for dynamic mode; overrides ``config`` where it is not None.
 
     Raises:
         ConfigError: For settings that cannot be carried out.
         ModelError: For a model that cannot be read.
     """
-    from qtool.plan import Selection, build_plan
+    from qtool.plan import Selection, build_dynamic_plan, build_plan
+    from qtool.prepare.graph_edits import all_graphs
     from qtool.prepare.load import describe_source, load_model
 
-    settings = resolve_config(config)
+    settings = resolve_config(config, dynamic=dynamic)
     loaded = load_model(model)
     source = describe_source(model)
     prepared, settings, _ = prepared_for(loaded, settings)
     selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
-    plan = build_plan(prepared.model, settings, selection)
+    decide = build_dynamic_plan if settings.dynamic else build_plan
+    plan = decide(prepared.model, settings, selection)
     rows: dict[str, tuple[str, str, str, str]] = {}
     for d in plan.decisions:
         rows[d.node] = (d.node, d.op_type, "quantize", d.note or "")
@@ -42,9 +47,10 @@ def inspect(model: ModelLike, *, config: QuantConfig | str | os.PathLike[str] | 
     for s in plan.skips:
         rows[s.node] = (s.node, s.op_type, "float", s.reason)
     nodes = []
-    for node in prepared.model.graph:
-        row = rows[node.name or ""]
-        nodes.append((row[0], node.op_type, row[2], row[3]))
+    for graph in all_graphs(prepared.model) if settings.dynamic else [prepared.model.graph]:
+        for node in graph:
+            row = rows[node.name or ""]
+            nodes.append((row[0], node.op_type, row[2], row[3]))
     return Inspection(
         nodes=nodes,
         by_op=plan.by_operator(),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from qtool.api._dynamic import quantize_dynamic
 from qtool.api.clock import Clock, peak_rss
 from qtool.api.data import (
     VERIFY_SAMPLES,
@@ -20,6 +21,7 @@ from qtool.api.data import (
     refuse_several,
 )
 from qtool.api.models import as_runnable, inputs_of, tensors_of
+from qtool.api.outcome import destination_of, why_nothing
 from qtool.api.results import QuantizeResult
 from qtool.api.settings import ModelLike, Progress, prepared_for, refuse_quantized, resolve_config
 from qtool.config import QuantConfig
@@ -29,7 +31,6 @@ from qtool.version import package_version
 if TYPE_CHECKING:
     from qtool.calibrate.samples import Data
     from qtool.calibrate.saved import Batch
-    from qtool.plan import Plan
 
 USELESS_DB = 10.0  # output SQNR below which no task metric survives
 
@@ -51,6 +52,7 @@ def quantize(
     include: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
     dedicated_qdq: bool | None = None,
+    dynamic: bool | None = None,
     allow_empty: bool | None = None,
     random_calib: int | None = None,
     samples: int | None = None,
@@ -65,7 +67,8 @@ def quantize(
 ) -> QuantizeResult:
     """Quantize a model with scales that are calibrated on samples, verify it, and put it in place.
 
-    One of ``calib``, ``stats`` and ``random_calib`` says where the ranges of activations come from.
+    One of ``calib``, ``stats`` and ``random_calib`` says where the ranges of activations come from. With ``dynamic``
+    nothing does: the running model measures them, and ``calib`` is what the result is verified on.
 
     Args:
         model: A path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; never changed.
@@ -86,6 +89,7 @@ def quantize(
         include: Only these nodes.
         exclude: Not these nodes.
         dedicated_qdq: One Q/DQ pair for each reader.
+        dynamic: Quantize weights now and activations in the running model; see ``QuantConfig``.
         allow_empty: Accept a model in which nothing can be quantized.
         random_calib: Calibrate on this many random samples instead of data.
         samples: Use this many samples of ``calib``, the first in order; by default all.
@@ -138,8 +142,23 @@ def quantize(
         include=include,
         exclude=exclude,
         dedicated_qdq=dedicated_qdq,
+        dynamic=dynamic,
         allow_empty=allow_empty,
     )
+    if settings.dynamic:
+        return quantize_dynamic(
+            model,
+            calib,
+            settings,
+            stats=stats,
+            random_calib=random_calib,
+            output=output,
+            format_given=format is not None,
+            force=force,
+            dry_run=dry_run,
+            num_threads=num_threads,
+            progress=progress,
+        )
     histograms = need_histograms(settings)
     refuse_several(calib=calib, stats=stats, random_calib=random_calib)
     refuse_choice(calib, samples, shuffle)
@@ -149,7 +168,7 @@ def quantize(
         saved = None if stats is None else load_statistics(stats)
         loaded = load_model(model)
         source = describe_source(model, loaded)
-        destination = _destination(source_path, output)
+        destination = destination_of(source_path, output)
         if destination is not None and not dry_run:
             check_destination(
                 destination, source_path, force=force, source_data=source.data_files, inputs=files_of(calib, stats)
@@ -167,7 +186,7 @@ def quantize(
         check_finite(prepared.model, plan)
     if not plan.decisions and not settings.allow_empty:
         raise NothingToQuantizeError(
-            f"0 of {plan.nodes} nodes were quantized: {_why_nothing(plan)}.",
+            f"0 of {plan.nodes} nodes were quantized: {why_nothing(plan)}.",
             hint="'qtool inspect MODEL -v' gives the reason for each node; --allow-empty writes the model anyway.",
         )
     published = Published(None, 0, {}, 0)
@@ -202,7 +221,7 @@ def quantize(
         with clock("plan"):
             plan = build_plan(prepared.model, settings, selection, statistics)
         if not plan.decisions and not settings.allow_empty:
-            raise NothingToQuantizeError(f"0 of {plan.nodes} nodes were quantized: {_why_nothing(plan)}.")
+            raise NothingToQuantizeError(f"0 of {plan.nodes} nodes were quantized: {why_nothing(plan)}.")
         with clock("emit"):
             quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
         if max_memory is not None:
@@ -253,14 +272,6 @@ def quantize(
     )
 
 
-def _destination(source: Path | None, output: str | os.PathLike[str] | None) -> Path | None:
-    from qtool.publish import default_output
-
-    if output is not None:
-        return Path(output)
-    return None if source is None else default_output(source)
-
-
 def _provenance(
     settings: QuantConfig, source_sha256: str, samples: int, hashes: Sequence[str] | None
 ) -> dict[str, Any]:
@@ -290,15 +301,3 @@ def _quality_notes(sqnr_db: Mapping[str, float]) -> list[str]:
         f"{USELESS_DB:.0f} dB a model is usually broken{others}. Try --method mse, or leave nodes float with --exclude."
     )
     return [text]
-
-
-def _why_nothing(plan: Plan) -> str:
-    """The reason that speaks for most nodes, a telling one before an expected one."""
-    if not plan.skips:
-        return "the model has no nodes"
-    counts: dict[tuple[bool, str], int] = {}
-    for s in plan.skips:
-        key = (s.expected, s.reason)
-        counts[key] = counts.get(key, 0) + 1
-    (_, reason), _ = min(counts.items(), key=lambda row: (row[0][0], -row[1], row[0][1]))
-    return reason

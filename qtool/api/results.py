@@ -30,8 +30,9 @@ class QuantizeResult:
         skips: Nodes that stay float, with reasons.
         bytes_before: Size of the source model, external data included.
         bytes_after: Size of the result; 0 for a dry run.
-        sqnr_db: Output name -> dB against the float model on the first calibration samples.
+        sqnr_db: Output name -> dB against the float model on the samples that the result was verified on.
         verified_samples: How many those were.
+        verified_on: What those were: the first ``calibration`` samples; in dynamic mode ``given`` or ``random`` ones.
         actions: What preparation did to the float graph.
         notes: What a user should know.
         seconds: Stage -> wall time.
@@ -57,6 +58,7 @@ class QuantizeResult:
     seconds: dict[str, float]
     peak_rss_bytes: int
     config: QuantConfig
+    verified_on: str = "calibration"
     exit_code: int = EXIT_OK
     message: str = ""
 
@@ -73,6 +75,7 @@ class QuantizeResult:
             "bytes_after": self.bytes_after,
             "sqnr_db": {name: _json_number(value) for name, value in self.sqnr_db.items()},
             "verified_samples": self.verified_samples,
+            "verified_on": self.verified_on,
             "seconds": {stage: round(value, 4) for stage, value in self.seconds.items()},
             "peak_rss_bytes": self.peak_rss_bytes,
             "config": self.config.to_dict(),
@@ -87,7 +90,8 @@ class Inspection:
     """What :func:`inspect` found.
 
     Attributes:
-        nodes: (name, operator, ``quantize`` or ``float``, reason) of each node of the prepared graph.
+        nodes: (name, operator, ``quantize`` or ``float``, reason) of each node of the prepared graph; in dynamic mode
+            those in subgraphs follow.
         by_op: Operator -> (would be quantized, all).
         inputs: Of the model.
         outputs: Of the model.
@@ -97,7 +101,7 @@ class Inspection:
         weight_bytes: Bytes of all constants.
         domains: Operator domains that the model imports.
         quantized: Nodes that would be quantized, absorbed ones included.
-        total: Nodes of the prepared graph, those in subgraphs included, which have no row in ``nodes``.
+        total: Nodes of the prepared graph, those in subgraphs included.
         actions: What preparation would do to the float graph.
     """
 

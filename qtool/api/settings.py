@@ -21,10 +21,14 @@ ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 
+# first opset and IR version of DynamicQuantizeLinear; MatMulInteger and ConvInteger are one older
+DYNAMIC_FLOOR = (11, 6)
+
 _QUANTIZED_OPS = frozenset(
     (
         "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger",
         "MatMulInteger", "MatMulNBits", "QLinearAdd", "QGemm", "QAttention", "GatherBlockQuantized",
+        "DynamicQuantizeLSTM",
     )
 )  # fmt: skip
 
@@ -68,11 +72,14 @@ def _prepare_for(loaded: ir.Model, settings: QuantConfig) -> Prepared:
     from qtool.prepare.prepare import prepare
     from qtool.runtime.capability import highest_quantizing_opset
 
+    opset = loaded.graph.opset_imports.get("", loaded.graph.opset_imports.get("ai.onnx", 0))
+    if settings.dynamic:
+        # no operator of dynamic mode has a version above 11, and scales per column need none
+        return prepare(loaded, min_opset=DYNAMIC_FLOOR[0], min_ir=DYNAMIC_FLOOR[1], bodies=True)
     floors = [
         qdtype(settings.activations).floor(),
         qdtype(settings.weights).floor(per_axis=settings.per_channel),
     ]
-    opset = loaded.graph.opset_imports.get("", loaded.graph.opset_imports.get("ai.onnx", 0))
     min_opset, min_ir = max(f[0] for f in floors), max(f[1] for f in floors)
     return prepare(
         loaded, min_opset=min_opset, min_ir=min_ir, max_opset=max(min_opset, highest_quantizing_opset(opset))

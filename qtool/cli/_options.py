@@ -173,6 +173,18 @@ def batch_size(text: str | None) -> int | None:
     return int(text)
 
 
+Dynamic = Annotated[
+    bool | None,
+    typer.Option(
+        "--dynamic",
+        show_default=False,
+        help="Quantize the weights of MatMul, Gemm and LSTM now and activations in the running model: no calibration. "
+        "Samples given with --calib then only verify the result.",
+        rich_help_panel=QUANTIZATION,
+    ),
+]
+
+
 def examples(*commands: str) -> str:
     """The examples at the end of a command's help, one per line."""
     return "\n".join(["Examples:", *(f"$ {command}" for command in commands)])

@@ -42,7 +42,8 @@ def show_summary(out: Output, source: Path, result: QuantizeResult) -> None:
         out.note(note)
     if result.model_path is not None:
         command = shlex.join(["qtool", "eval", str(source), str(result.model_path), "--data", "EVAL.npz"])
-        out.hint(f"Measure it on samples that it was not calibrated on: {command}")
+        which = "real samples" if result.config.dynamic else "samples that it was not calibrated on"
+        out.hint(f"Measure it on {which}: {command}")
 
 
 def show_plan(out: Output, result: QuantizeResult) -> None:
@@ -86,7 +87,7 @@ def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
     ratio = result.bytes_before / result.bytes_after if result.bytes_after else float("nan")
     yield "Size", f"{human_bytes(result.bytes_before)} -> {human_bytes(result.bytes_after)} ({ratio:.2f}x smaller)"
     count = result.verified_samples
-    samples = "one calibration sample" if count == 1 else f"{count} calibration samples"
+    samples = f"one {result.verified_on} sample" if count == 1 else f"{count} {result.verified_on} samples"
     for output, db in result.sqnr_db.items():
         yield "SQNR", f"{db:.1f} dB at output {output}, on {samples}"
     yield from costs(result.seconds, result.peak_rss_bytes)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EXAMPLES = opt.examples(
     "qtool inspect model.onnx",
     "qtool inspect model.onnx -v",
+    "qtool inspect transformer.onnx --dynamic",
     "qtool inspect model.onnx --json - | python -m json.tool",
 )
 
@@ -24,6 +25,7 @@ EXAMPLES = opt.examples(
 def inspect(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
     config: opt.ConfigFile = None,
+    dynamic: opt.Dynamic = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,
@@ -37,7 +39,7 @@ def inspect(
     check_json_target(json_target, model, config)
     from qtool import api
 
-    inspection = api.inspect(model, config=config)
+    inspection = api.inspect(model, config=config, dynamic=dynamic)
     if json_target is not None:
         out.json(inspection.to_dict(), json_target)
     if json_target != STDOUT:

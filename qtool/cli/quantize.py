@@ -19,6 +19,7 @@ EXAMPLES = opt.examples(
     "qtool quantize bert.onnx --calib input_ids=ids.npy attention_mask=mask.npy",
     "qtool quantize model.onnx --stats model.stats.npz --method mse --method '/head/*=minmax'",
     "qtool quantize model.onnx --calib calib.npz --dry-run",
+    "qtool quantize transformer.onnx --dynamic",
 )
 
 
@@ -130,6 +131,7 @@ def quantize(
             rich_help_panel=opt.QUANTIZATION,
         ),
     ] = None,
+    dynamic: opt.Dynamic = None,
     config: opt.ConfigFile = None,
     include: Annotated[
         list[str] | None,
@@ -223,6 +225,7 @@ def quantize(
             include=include or None,
             exclude=exclude or None,
             dedicated_qdq=dedicated_qdq,
+            dynamic=dynamic,
             allow_empty=allow_empty,
             config=config,
             random_calib=random_calib,

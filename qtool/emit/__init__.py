@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from qtool.emit.dynamic import DynamicRewriter
 from qtool.emit.qdq import QdqRewriter
 from qtool.emit.qlinear import QLinearRewriter
 from qtool.emit.rewriter import Rewriter
@@ -11,7 +12,7 @@ from qtool.plan import Plan
 
 EMITTERS: dict[str, type[Rewriter]] = {e.format: e for e in (QLinearRewriter, QdqRewriter)}
 
-__all__ = ["EMITTERS", "emit"]
+__all__ = ["EMITTERS", "emit", "emit_dynamic"]
 
 
 def emit(model: ir.Model, plan: Plan, *, format: str, dedicated_qdq: bool = False) -> ir.Model:  # noqa: A002 - ONNX's word
@@ -27,3 +28,8 @@ def emit(model: ir.Model, plan: Plan, *, format: str, dedicated_qdq: bool = Fals
         A new model. Its quantized weights are lazy: their bytes are produced while it is saved.
     """
     return EMITTERS[format](model.clone(), plan, dedicated_pairs=dedicated_qdq).run()
+
+
+def emit_dynamic(model: ir.Model, plan: Plan) -> ir.Model:
+    """Write a plan of dynamic mode as nodes; see :func:`emit`."""
+    return DynamicRewriter(model.clone(), plan).run()

@@ -7,7 +7,7 @@ saved, one tensor at a time.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,11 +62,17 @@ class Constants:
 
     def weight(self, source: ir.Value, params: QParams) -> QuantizedConstant:
         """``source`` quantized under ``params``."""
+        value = self.codes(source, params)
+        scale, zero = self.parameters(source.name or "", params)
+        return QuantizedConstant(value, scale, zero, _layout(params)[0])
+
+    def codes(self, source: ir.Value, params: QParams) -> ir.Value:
+        """The codes of ``source`` under ``params``."""
         tensor = source.const_value
         assert tensor is not None, "Bug: not a constant"
         axis, block = _layout(params)
 
-        def codes() -> npt.NDArray[Any]:
+        def make() -> npt.NDArray[Any]:
             return kernels.quantize(
                 tensor.numpy(),  # of any strides; making it contiguous would give a scalar a dimension
                 params.scale,
@@ -78,13 +84,12 @@ class Constants:
         value = self._add(
             ("weight", id(tensor), params),
             f"{source.name}_quantized",
-            codes,
+            make,
             ir.DataType(params.dtype.onnx),
             shape=tuple(dims_of(tensor)),
         )
         self._kept.append(tensor)
-        scale, zero = self.parameters(source.name or "", params)
-        return QuantizedConstant(value, scale, zero, axis)
+        return value
 
     def bias(
         self, source: ir.Value, input_params: QParams, weight_params: QParams, *, rank: int = 1
@@ -104,6 +109,26 @@ class Constants:
         scale_value = self._add((*key, "scale"), f"{source.name}_scale", lambda: scale, ir.DataType.FLOAT)
         self._kept.append(tensor)
         return QuantizedConstant(value, scale_value, None, rank - 1 if scale.ndim else None)
+
+    def derived(
+        self,
+        source: ir.Value,
+        base: str,
+        make: Callable[[], npt.NDArray[Any]],
+        dtype: ir.DataType,
+        shape: tuple[int, ...],
+        *parts: Hashable,
+    ) -> ir.Value:
+        """What ``make`` computes from ``source`` on saving; equal names and ``parts`` are the same one."""
+        tensor = source.const_value
+        assert tensor is not None, "Bug: not a constant"
+        self._kept.append(tensor)
+        return self._add(("derived", id(tensor), base, shape, *parts), base, make, dtype, shape=shape)
+
+    def array(self, base: str, array: npt.NDArray[Any]) -> ir.Value:
+        """A small constant, shared with all that have its type, shape and elements."""
+        key = ("array", array.dtype.str, array.shape, array.tobytes())
+        return self._add(key, base, lambda: array, ir.DataType.from_numpy(array.dtype))
 
     def _add(
         self,

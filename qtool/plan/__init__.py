@@ -2,6 +2,7 @@
 
 from qtool.plan.build import build_plan
 from qtool.plan.channels import wanted_of
+from qtool.plan.dynamic import build_dynamic_plan
 from qtool.plan.plan import BiasPlan, Decision, Form, Plan, Skip, WeightPlan
 from qtool.plan.selection import Selection
 from qtool.plan.tensor_methods import need_histograms, refuse_unmatched, without_effect
@@ -15,6 +16,7 @@ __all__ = [
     "Selection",
     "Skip",
     "WeightPlan",
+    "build_dynamic_plan",
     "build_plan",
     "check_finite",
     "need_histograms",

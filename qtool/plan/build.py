@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from qtool.calibrate.statistics import Statistics
 from qtool.config import QuantConfig
+from qtool.plan.accumulator import wrap_note
 from qtool.plan.analysis import Graph, subgraph_nodes
 from qtool.plan.decide import Round, last_value
 from qtool.plan.ops import handlers
@@ -24,9 +25,6 @@ from qtool.plan.selection import Selection
 from qtool.plan.tensor_methods import too_few_values
 from qtool.plan.weights import repair_for_bias, weight_parameters
 from qtool.qparams import QParams
-
-# largest K for which |sum of K products| stays below 2^31 (numerics.md 4)
-_MAX_K = {("uint8", "int8"): 66_311, ("int8", "int8"): 131_071, ("uint8", "uint8"): 33_025}
 
 
 @dataclass
@@ -210,12 +208,9 @@ def _with_weights(
                 note = f"raised the weight scale of {repaired} channel(s) so that the bias fits int32"
                 repairs[decision.node] = repaired
         depth = products_per_output(node, ctx) if decision.form is Form.OPERATOR and decision.weights else 0
-        limit = _MAX_K.get((ctx.activation_dtype.name, ctx.weight_dtype.name))
-        if limit is not None and depth > limit:
-            notes.append(
-                f"{decision.node}: sums {depth} products, which may wrap around in int32 (safe up to {limit} for "
-                f"{ctx.activation_dtype.name} x {ctx.weight_dtype.name})"
-            )
+        wraps = wrap_note(decision.node, depth, ctx.activation_dtype.name, ctx.weight_dtype.name)
+        if wraps is not None:
+            notes.append(wraps)
         result.append(replace(decision, weights=tuple(weights), note=note))
     if repairs:
         first = next(iter(repairs))

@@ -22,6 +22,7 @@ class Form(StrEnum):
     ELEMENTWISE = "elementwise"  # quantized in and out, through an operator of the runtime: Add, Mul, pools, Sigmoid
     MOVER = "mover"  # moves codes without computing: Reshape, MaxPool, Slice
     WEIGHT_ONLY = "weight-only"  # 8-bit weights in the file, float arithmetic: ConvTranspose
+    DYNAMIC = "dynamic"  # integer arithmetic on activations that the running model quantizes: MatMul, Gemm, LSTM
 
 
 @dataclass(frozen=True)

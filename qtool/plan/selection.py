@@ -42,6 +42,11 @@ class Selection:
                         hint=_nearest(pattern, names, types),
                     )
 
+    def names(self, node: ir.Node) -> bool:
+        """Whether the user asks for a node with --include."""
+        named = [(name, self._types.get(name, node.op_type)) for name in origin_of(node)]
+        return any(_matches(pattern, name, op) for pattern in self._include for name, op in named)
+
     def reason_to_skip(self, node: ir.Node) -> str | None:
         """Why the user does not want a node quantized, or None if it is selected."""
         named = [(name, self._types.get(name, node.op_type)) for name in origin_of(node)]

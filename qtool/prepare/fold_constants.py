@@ -1,6 +1,7 @@
 """Replace nodes whose inputs are all constants by their result.
 
-This is also what brings weights to light behind Identity, Cast, Transpose or Reshape. Scope: the top graph.
+This is also what brings weights to light behind Identity, Cast, Transpose or Reshape. Scope: the top graph,
+and bodies on request.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ class FoldConstantsPass(PreparePass):
         return f"evaluated {plural(self.count, 'node')} with constant inputs"
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Walk the top graph once: it is in topological order."""
-        graph, before = model.graph, self.count
-        opset = graph.opset_imports.get("", 0)
+        """Walk each graph once: it is in topological order, and before the bodies that read its values."""
+        before = self.count
+        for graph in self.scope(model):
+            self._fold(graph, model.graph.opset_imports.get("", 0))
+        return ir.passes.PassResult(model, modified=self.count > before)
+
+    def _fold(self, graph: ir.Graph, opset: int) -> None:
         for node in graph:
             if not is_onnx_op(node, *EVALUATED_OPS) or not _is_candidate(node):
                 continue
@@ -56,7 +61,6 @@ class FoldConstantsPass(PreparePass):
                 graph.register_initializer(value)
             graph.remove(node, safe=True)
             self.count += 1
-        return ir.passes.PassResult(model, modified=self.count > before)
 
 
 def _is_candidate(node: ir.Node) -> bool:
@@ -71,6 +75,8 @@ def _feeds_weight(value: ir.Value) -> bool:
     """Whether the value ends as a weight, directly or through Transpose and Reshape."""
     for node, index in value.uses():
         if is_onnx_op(node, "MatMul", "Gemm", "Conv", "ConvTranspose") and index == 1:
+            return True
+        if is_onnx_op(node, "LSTM") and index in (1, 2):
             return True
         if (
             is_onnx_op(node, "Transpose", "Reshape", "Cast", "Identity")

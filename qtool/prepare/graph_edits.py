@@ -21,13 +21,21 @@ _FLOAT_TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir
 class PreparePass(ir.passes.InPlacePass):
     """A pass that changes the model in place and can say in plain words what it did.
 
+    Args:
+        bodies: Whether it also walks the bodies of If, Loop and Scan; only of account to the passes that say so.
+
     Attributes:
         count: How often the pass did its one thing, over all calls.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, bodies: bool = False) -> None:
         super().__init__()
         self.count = 0
+        self._bodies = bodies
+
+    def scope(self, model: ir.Model) -> list[ir.Graph]:
+        """The graphs to walk: the top graph, and the bodies behind it if they are wanted."""
+        return list(all_graphs(model)) if self._bodies else [model.graph]
 
     @property
     def actions(self) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Turn Constant nodes into initializers, and typed protobuf fields into arrays.
 
 A weight that lives in a Constant node's ``float_data`` is decoded element by element at every read; it is decoded
-once here. Scope: the top graph.
+once here. Scope: the top graph, and bodies on request.
 """
 
 from __future__ import annotations
@@ -26,8 +26,14 @@ class LiftConstantsPass(PreparePass):
         return f"lifted {plural(self.count, 'Constant node')} to initializers"
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Walk the top graph once."""
-        graph, before, decoded = model.graph, self.count, 0
+        """Walk each graph once."""
+        before = self.count
+        decoded = [self._lift(graph) for graph in self.scope(model)]
+        return ir.passes.PassResult(model, modified=self.count > before or any(decoded))
+
+    def _lift(self, graph: ir.Graph) -> int:
+        """Lift the Constants of one graph; the number of tensors that were decoded."""
+        decoded = 0
         for node in graph:
             if not is_onnx_op(node, "Constant") or node.outputs[0].is_graph_output():
                 continue
@@ -55,7 +61,7 @@ class LiftConstantsPass(PreparePass):
             if tensor is not None and (typed or outside):
                 value.const_value = own_tensor(tensor, value.name)
                 decoded += 1
-        return ir.passes.PassResult(model, modified=self.count > before or decoded > 0)
+        return decoded
 
 
 def own_tensor(tensor: ir.TensorProtocol, name: str | None) -> ir.TensorProtocol:

@@ -1,7 +1,8 @@
 """Give every node and value of the top graph a name of its own.
 
 Scope: the top graph. Bodies keep their names: sibling branches may repeat them by the standard, and they are not
-touched by any later pass.
+touched by any later pass. On request the nodes of bodies get names of their own, too, for plans that name them; their
+values keep theirs.
 """
 
 from __future__ import annotations
@@ -48,4 +49,11 @@ class NameNodesPass(PreparePass):
                     value.name = names.value(value.name or f"{node.name}_output")
                     modified = True
                 used_values[value.name] = value
+        for graph in self.scope(model)[1:]:
+            for number, node in enumerate(graph):
+                if not node.name or node.name in used_nodes:
+                    self.count += bool(node.name)
+                    node.name = names.node(node.name or f"node_{node.op_type}_{number}")
+                    modified = True
+                used_nodes.add(node.name)
         return ir.passes.PassResult(model, modified=modified)

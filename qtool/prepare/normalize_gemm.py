@@ -3,7 +3,7 @@
     alpha * op(A) op(B) + beta * C
 
 A constant B absorbs alpha and transB, a constant C absorbs beta; transA becomes a Transpose node. Where B is not
-constant, or C is not one row, the node becomes MatMul (and Add). Scope: the top graph.
+constant, or C is not one row, the node becomes MatMul (and Add). Scope: the top graph, and bodies on request.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class NormalizeGemmPass(PreparePass):
         return f"normalized {plural(self.count, 'Gemm')}"
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Walk the top graph once."""
+        """Walk each graph once."""
         names, before = NameAllocator(model), self.count
-        for node in model.graph:
-            if is_onnx_op(node, "Gemm") and _normalize(node, model.graph, names):
-                self.count += 1
+        for graph in self.scope(model):
+            for node in graph:
+                if is_onnx_op(node, "Gemm") and _normalize(node, graph, names):
+                    self.count += 1
         return ir.passes.PassResult(model, modified=self.count > before)
 
 

@@ -69,7 +69,9 @@ class Prepared:
     obstacle: ModelError | None = None
 
 
-def prepare(model: ir.Model, *, min_opset: int, min_ir: int, max_opset: int | None = None) -> Prepared:
+def prepare(
+    model: ir.Model, *, min_opset: int, min_ir: int, max_opset: int | None = None, bodies: bool = False
+) -> Prepared:
     """Normalize a copy of the model.
 
     Args:
@@ -77,6 +79,8 @@ def prepare(model: ir.Model, *, min_opset: int, min_ir: int, max_opset: int | No
         min_opset: The lowest ``ai.onnx`` opset of the result; a higher one is kept.
         min_ir: The lowest IR version of the result; a higher one is kept.
         max_opset: The highest ``ai.onnx`` opset of the result; None for no limit.
+        bodies: Whether constants and Gemms in the bodies of If, Loop and Scan are normalized, too, and their nodes get
+            names of their own: for plans that quantize inside them.
 
     Raises:
         ModelError: If the model cannot be copied.
@@ -89,7 +93,7 @@ def prepare(model: ir.Model, *, min_opset: int, min_ir: int, max_opset: int | No
     for node in copy.graph:
         for value in node.outputs:
             value.const_value = None  # another tool's remark; renaming the value would rename the caller's tensor
-    naming = NameNodesPass()
+    naming = NameNodesPass(bodies=bodies)
     naming(copy)
     source_nodes = tuple(_walk(copy.graph, ""))
     passes: list[PreparePass] = [naming]
@@ -102,7 +106,7 @@ def prepare(model: ir.Model, *, min_opset: int, min_ir: int, max_opset: int | No
         modified = [step(copy).modified for step in steps]  # a list: every step runs
         return any(modified)
 
-    lift, dead = LiftConstantsPass(), RemoveDeadNodesPass()
+    lift, dead = LiftConstantsPass(bodies=bodies), RemoveDeadNodesPass(bodies=bodies)
     run(MergeOpsetImportsPass(), InlineFunctionsPass(), HideInitializerInputsPass(), lift, LoadAttributeTensorsPass())
     run(InferShapesPass())
     obstacle = None
@@ -112,11 +116,12 @@ def prepare(model: ir.Model, *, min_opset: int, min_ir: int, max_opset: int | No
         run(RaiseOpsetPass(min_opset=min_opset, min_ir=min_ir), lift)
     except ModelError as error:
         obstacle = error
-    run(dead, EliminateIdentityPass(), FoldConstantsPass(), dead, InferShapesPass())
+    run(dead, EliminateIdentityPass(), FoldConstantsPass(bodies=bodies), dead, InferShapesPass())
     folds = (FoldBatchNormPass(), FoldConvMulPass(), FoldConvAddPass())
     while run(*folds):
         pass
-    run(FoldPadPass(), NormalizeGemmPass(), NormalizePoolPass(), NormalizeResizePass(), dead, InferShapesPass())
+    gemm = NormalizeGemmPass(bodies=bodies)
+    run(FoldPadPass(), gemm, NormalizePoolPass(), NormalizeResizePass(), dead, InferShapesPass())
     actions = dict.fromkeys(line for step in passes for line in step.actions)
     return Prepared(copy, source_nodes, tuple(actions), obstacle)
 

@@ -293,10 +293,11 @@ def test_every_setting_can_come_from_a_file(work):
         "symmetric_activations": "true", "method": '"mse"', "include": '["fc1"]', "exclude": '["fc2"]',
         "dedicated_qdq": "true", "allow_empty": "true", "tensor_methods": '{"*" = "minmax", x = "mse"}',
     }  # fmt: skip
-    assert set(values) == {field.name for field in fields(QuantConfig)}
+    assert set(values) | {"dynamic"} == {field.name for field in fields(QuantConfig)}  # which goes with few others
     read = QuantConfig.from_toml(config_file("".join(f"{key} = {value}\n" for key, value in values.items())))
     default = QuantConfig()
     assert all(getattr(read, name) != getattr(default, name) for name in values)
+    assert QuantConfig.from_toml(config_file("dynamic = true")).dynamic
 
 
 @pytest.mark.parametrize(
