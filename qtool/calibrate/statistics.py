@@ -50,6 +50,7 @@ class TensorStatistics:
         channel_energy: float64, shape ``(K,)``: what :class:`Wanted` said of the channels' weights.
         clip_weight: What :class:`Wanted` said of clipped values.
         floor: What :class:`Wanted` said of low values.
+        coherence: What :class:`Wanted` said of mean errors.
     """
 
     count: int = 0
@@ -69,6 +70,7 @@ class TensorStatistics:
     channel_energy: npt.NDArray[np.float64] | None = None
     clip_weight: float = 1.0
     floor: float = -inf
+    coherence: float = 0.0
 
     @classmethod
     def empty(cls, *, histogram: bool, wanted: Wanted | None = None) -> TensorStatistics:
@@ -79,6 +81,7 @@ class TensorStatistics:
         if wanted is not None:
             result.channel_axis, result.channel_energy = wanted.channel_axis, wanted.channel_energy
             result.clip_weight, result.floor = wanted.clip_weight, wanted.floor
+            result.coherence = wanted.coherence
             if wanted.channel_energy is not None:
                 result.channel_absmax = np.zeros(len(wanted.channel_energy), np.float32)
         return result
@@ -169,6 +172,7 @@ class TensorStatistics:
             channel_energy=None,
             clip_weight=1.0,
             floor=-inf,
+            coherence=0.0,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -202,6 +206,7 @@ class TensorStatistics:
         row |= {
             "clip_weight": self.clip_weight if self.clip_weight < inf else None,
             "floor": self.floor if self.floor > -inf else None,
+            "coherence": self.coherence,
         }
         if self.histogram is not None:
             row |= {"exponent": self.exponent, "histogram": self.histogram.tolist()}
@@ -226,7 +231,7 @@ def merge(a: TensorStatistics, b: TensorStatistics) -> TensorStatistics:
         raise ValueError(f"The two statistics have channel axes {a.channel_axis} and {b.channel_axis}.")
     if not _same(a.channel_energy, b.channel_energy):
         raise ValueError("The two statistics have different channel energies.")
-    if (a.clip_weight, a.floor) != (b.clip_weight, b.floor):
+    if (a.clip_weight, a.floor, a.coherence) != (b.clip_weight, b.floor, b.coherence):
         raise ValueError("The two statistics say different things about the readers of the tensor.")
     merged = TensorStatistics(
         count=a.count + b.count,
@@ -244,6 +249,7 @@ def merge(a: TensorStatistics, b: TensorStatistics) -> TensorStatistics:
         channel_energy=a.channel_energy,
         clip_weight=a.clip_weight,
         floor=a.floor,
+        coherence=a.coherence,
     )
     if a.histogram is not None and b.histogram is not None and a.exponent is not None and b.exponent is not None:
         merged.exponent = max(a.exponent, b.exponent)

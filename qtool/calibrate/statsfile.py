@@ -49,7 +49,7 @@ _MAX_HEADER_BYTES = 32 << 20
 _COUNTS = ("count", "nan", "pos_inf", "neg_inf", "zeros", "sample_ranges")
 _SUMS = ("sample_min_sum", "sample_max_sum")  # integers of hundreds of bits: hexadecimal text
 _CHANNELS: dict[str, np.dtype[Any]] = {"channel_absmax": np.dtype("<f4"), "channel_energy": np.dtype("<f8")}
-_READERS = {"clip_weight": math.inf, "floor": -math.inf}  # what null stands for
+_READERS = {"clip_weight": math.inf, "floor": -math.inf, "coherence": math.inf}  # what null stands for
 _NATIVE = frozenset(
     (
         *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -269,8 +269,8 @@ def _parsed(archive: NpzFile, header: Mapping[str, Any]) -> SavedStatistics:
             one = _checked(name, row, histogram)
             one.channel_axis, one.channel_absmax, one.channel_energy = row["channel_axis"], largest, weights
             _check_channels(name, one)
-            one.clip_weight, one.floor = (_number(row[key], null) for key, null in _READERS.items())
-            if not (one.clip_weight >= 1.0 and one.floor <= 0.0):
+            one.clip_weight, one.floor, one.coherence = (_number(row[key], null) for key, null in _READERS.items())
+            if not (one.clip_weight >= 1.0 and one.floor <= 0.0 and 0.0 <= one.coherence < math.inf):
                 raise ValueError(f"what is said about the readers of tensor '{name}' is out of bounds")
             tensors[name] = one
     _require_no_others(archive, header)

@@ -23,6 +23,9 @@ class Wanted:
             readers add up errors of one sign; ``inf`` if nothing may be clipped. Kept likewise.
         floor: The value below which the readers see next to nothing, at most 0; ``-inf`` if there is none. Kept
             likewise.
+        coherence: How much more the square of the mean error counts than that of errors which average out: for y = W x
+            sum_i (sum_j W[i, j])^2 / sum_ij W[i, j]^2 over the weighted readers, less the 1 that the squares count
+            already; 0 if that is negative or there are none. Kept likewise.
 
     Raises:
         ValueError: If there are energies without an axis, or they are no finite non-negative numbers, the weight is
@@ -34,10 +37,11 @@ class Wanted:
     channel_energy: npt.NDArray[np.float64] | None = None
     clip_weight: float = 1.0
     floor: float = -inf
+    coherence: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.clip_weight >= 1.0 and self.floor <= 0.0):
-            raise ValueError(f"Clip weight or floor of '{self.name}' is out of bounds.")
+        if not (self.clip_weight >= 1.0 and self.floor <= 0.0 and 0.0 <= self.coherence < inf):
+            raise ValueError(f"Clip weight, floor or coherence of '{self.name}' is out of bounds.")
         energy = self.channel_energy
         if energy is None:
             return

@@ -75,7 +75,7 @@ def wanted_of(model: ir.Model, tensors: Iterable[str]) -> list[Wanted]:
             continue
         axis, energy = _channels(graph, value)
         weight = math.inf if name in maxima else _clip_weight(graph, value)
-        found.append(Wanted(name, axis, energy, weight, unseen_below(graph, value)))
+        found.append(Wanted(name, axis, energy, weight, unseen_below(graph, value), _coherence(graph, value)))
     return found
 
 
@@ -108,6 +108,8 @@ def _channels_of_reader(
     weight = graph.array(node.inputs[1 - index]) if index < 2 else None
     if weight is None or weight.dtype != np.float32 or not weight.size or rank == 1:
         return None
+    if not np.isfinite(weight).all():
+        return None  # refused where it is quantized
     if node.op_type == "Conv":
         return (1, _conv_energy(node, weight)) if index == 0 and weight.ndim > 2 else None
     if weight.ndim < 2:
@@ -152,6 +154,40 @@ def _clip_weight(graph: Graph, value: ir.Value) -> float:
         elif node.op_type in ("MatMul", "Gemm") and _leads_to_attention(graph, node):
             largest = max(largest, ATTENTION)
     return largest
+
+
+def _coherence(graph: Graph, value: ir.Value) -> float:
+    """How much more the square of a mean error counts at the weighted readers; see :class:`Wanted`."""
+    squares = sums = 0.0
+    for use in value.uses():
+        node, index = use.node, use.idx
+        weight = graph.array(node.inputs[1 - index]) if _is_product(graph, node, index) else None
+        if weight is None or weight.dtype != np.float32 or weight.ndim < 2 or not np.isfinite(weight).all():
+            continue
+        summed: tuple[int, ...]
+        if node.op_type == "Conv":
+            summed = tuple(range(1, weight.ndim))
+        elif node.op_type == "Gemm":
+            flipped = bool(_integer(node, "transB" if index == 0 else "transA", 0))
+            summed = (1,) if flipped == (index == 0) else (0,)
+        else:
+            summed = (weight.ndim - 2,) if index == 0 else (weight.ndim - 1,)
+        sums += float(np.square(weight.sum(axis=summed, dtype=np.float64)).sum())
+        squares += float(_energy(weight, 0).sum())
+    if not 0.0 < squares < math.inf or not math.isfinite(sums):
+        return 0.0
+    return float(np.float32(max(0.0, sums / squares - 1.0)))
+
+
+def _is_product(graph: Graph, node: ir.Node, index: int) -> bool:
+    """Whether a node multiplies its input ``index`` by its other one."""
+    return (
+        node.op_type in ("Conv", "MatMul", "Gemm")
+        and node.graph is graph.ir
+        and graph.is_default_domain(node)
+        and index < (1 if node.op_type == "Conv" else 2)
+        and len(node.inputs) > 1
+    )
 
 
 def _leads_to_attention(graph: Graph, projection: ir.Node) -> bool:

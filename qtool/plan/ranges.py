@@ -48,6 +48,7 @@ def joined(members: Sequence[TensorStatistics]) -> TensorStatistics:
         return members[0]
     merged = reduce(merge, [one.without_channels() for one in members])
     merged.clip_weight = max(one.clip_weight for one in members)
+    merged.coherence = max(one.coherence for one in members)
     weighted = [(one.channel_absmax, one.channel_energy) for one in members]
     known = [(reach, energy) for reach, energy in weighted if reach is not None and energy is not None]
     if known:

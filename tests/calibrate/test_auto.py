@@ -108,7 +108,7 @@ def test_statistics_without_what_is_unseen_are_those_of_the_maximum():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_what_the_model_says_survives_a_merge(name):
-    wanted = Wanted("x", -1, np.array([1.0, 5.0, 0.0]), 2.0, -1.0)
+    wanted = Wanted("x", -1, np.array([1.0, 5.0, 0.0]), 2.0, -1.0, 3.0)
     x = np.random.default_rng(0).standard_normal((4000, 3)).astype(np.float32) ** 3
     split = merge(of(x[:1000], wanted), merge(of(x[1000:1003], wanted), of(x[1003:], wanted)))
     method = METHODS[name]

@@ -158,7 +158,7 @@ def test_numpy_opens_it_without_pickle(tmp_path):
         "name": "t2/'\n", "count": 3, "nan": 1, "pos_inf": 0, "neg_inf": 1, "zeros": 0, "minimum": 3.0, "maximum": 3.0,
         "exponent": 0, "sample_ranges": 1, "sample_min_sum": f"{3 << 149:x}", "sample_max_sum": f"{3 << 149:x}",
         "channel_axis": None, "channel_absmax": None, "channel_energy": None,
-        "clip_weight": 1.0, "floor": None,
+        "clip_weight": 1.0, "floor": None, "coherence": 0.0,
     }  # fmt: skip
 
 

@@ -82,6 +82,7 @@ def made(name: str) -> bytes:
         (["--activations", "banana"], ACTIVATION_DTYPES),
         (["--weights", "banana"], WEIGHT_DTYPES),
         (["--format", "banana"], FORMATS),
+        (["--method", "fc*=banana"], ["minmax", "mse"]),
         (["--method", "banana"], ["minmax", "percentile[:P]", "mse", "entropy"]),
         (["--activations", "int8", "--weights", "uint8"], ["uint8/int8", "uint8/uint8", "int8/int8"]),
         (["--activations", "int16"], ["uint8/int8", "uint8/uint8", "int8/int8", "--format qdq"]),
@@ -290,7 +291,7 @@ def test_every_setting_can_come_from_a_file(work):
     values = {
         "format": '"qdq"', "activations": '"int8"', "weights": '"uint8"', "per_channel": "false",
         "symmetric_activations": "true", "method": '"mse"', "include": '["fc1"]', "exclude": '["fc2"]',
-        "dedicated_qdq": "true", "allow_empty": "true",
+        "dedicated_qdq": "true", "allow_empty": "true", "tensor_methods": '{"*" = "minmax", x = "mse"}',
     }  # fmt: skip
     assert set(values) == {field.name for field in fields(QuantConfig)}
     read = QuantConfig.from_toml(config_file("".join(f"{key} = {value}\n" for key, value in values.items())))

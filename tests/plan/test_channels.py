@@ -39,6 +39,7 @@ def test_a_product_from_the_right():
     found = wanted([node("MatMul", "x w", "y")], {"w": w})
     assert found.channel_axis == -1
     assert found.channel_energy == pytest.approx((np.float32(w) ** 2).sum(axis=1), rel=1e-6)
+    assert found.coherence == pytest.approx(max(0, (w.sum(axis=0) ** 2).sum() / (w**2).sum() - 1), rel=1e-5)
     assert (found.clip_weight, found.floor) == (1, -inf)
 
 

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import qtool
+from qtool.calibrate.methods import METHODS
 from qtool.calibrate.statistics import Statistics, TensorStatistics
 from qtool.config import QuantConfig
 from qtool.errors import ConfigError
@@ -39,7 +40,7 @@ def plan_of(model: onnx.ModelProto, samples: Arrays | None = None, **options: ob
     for value in proto.graph.output:
         value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
     found = {**samples, **run(proto, samples)}
-    statistics = Statistics({name: TensorStatistics.of(found[name]) for name in plan.tensors}, 1)
+    statistics = Statistics({name: TensorStatistics.of(found[name], histogram=True) for name in plan.tensors}, 1)
     return build_plan(prepared.model, config, selection, statistics)
 
 
@@ -186,6 +187,74 @@ def test_a_conv_that_does_not_pay_takes_its_followers_with_it():
         "c": "only float operators read its output, and less than 32 products per element do not pay",
         "e": "the runtime has no integer form of it",
     }
+
+
+@pytest.mark.parametrize(
+    ("z", "why"),
+    [
+        (np.full((8, 4), np.nan, np.float32), "'z' had no finite value in the calibration data"),
+        (np.zeros((0, 4), np.float32), "'z' was never produced by the calibration data"),
+    ],
+)
+def test_a_tensor_without_values_stays_float_with_the_reason(z, why):
+    """All NaN, which only --on-nan skip lets through, and empty."""
+    model = build(
+        "m (float[N,4] x, float[M,4] z) => (float[N,4] y, float[M,4] u) { [a] y = MatMul(x, w) [b] u = MatMul(z, w) }",
+        {"w": np.eye(4, dtype=np.float32)},
+    )
+    plan = plan_of(model, {"x": normal(8, 4), "z": z})
+    assert [d.node for d in plan.decisions] == ["a"]
+    assert plan.skips == (Skip("b", "MatMul", why),)
+
+
+@pytest.mark.parametrize(("value", "scale", "zero"), [(0.0, 1.0, 0), (51.0, 0.2, 0), (-51.0, 0.2, 255)])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_constant_tensor(method, value, scale, zero):
+    model = build("m (float[N,4] x) => (float[N,4] y) { [a] y = MatMul(x, w) }", {"w": np.eye(4, dtype=np.float32)})
+    plan = plan_of(model, {"x": np.full((8, 4), value, np.float32)}, method=method)
+    params = plan.tensors["x"]
+    assert (float(params.scale), int(params.zero_point)) == (pytest.approx(scale), zero)
+
+
+def test_methods_of_single_tensors():
+    model = build(
+        "m (float[N,4] x, float[N,4] z) => (float[N,4] y, float[N,4] u) { [a] y = MatMul(x, w) [b] u = MatMul(z, w) }",
+        {"w": np.eye(4, dtype=np.float32)},
+    )
+    data = {"x": normal(4000, 4, seed=1) ** 3, "z": normal(4000, 4, seed=2) ** 3}
+
+    def scales(**options):
+        tensors = plan_of(model, data, **options).tensors
+        return [float(tensors[name].scale) for name in ("x", "z")]
+
+    whole, mild = scales(method="minmax"), scales(method="percentile:99")
+    assert scales(method="minmax", tensor_methods={"z": "percentile:99"}) == [whole[0], mild[1]]
+    assert scales(method="percentile:99", tensor_methods={"*": "mse", "[xz]": "minmax"}) == whole
+    assert scales(method="minmax", tensor_methods=[("q", "mse")]) == whole
+
+
+def test_tensors_that_share_parameters_share_a_method():
+    model = build(
+        "m (float[N,4] x) => (float[4,N] y) { [t] h = Transpose<perm=[1,0]>(x) [a] y = MatMul(w, h) }",
+        {"w": np.eye(4, dtype=np.float32)},
+    )
+    data = {"x": normal(4000, 4, seed=1) ** 3}
+    for pattern in ("x", "h"):
+        plan = plan_of(model, data, method="minmax", tensor_methods={pattern: "percentile:99"})
+        expected = plan_of(model, data, method="percentile:99").tensors
+        assert plan.tensors["x"] == plan.tensors["h"] == expected["x"]
+        assert plan.tensors["y"] != expected["y"]
+
+
+@pytest.mark.parametrize(("percent", "said"), [("99.99", True), ("99", False)])
+def test_too_few_values_for_a_percentile_are_said(percent, said):
+    model = build("m (float[N,4] x) => (float[N,4] y) { [a] y = MatMul(x, w) }", {"w": np.eye(4, dtype=np.float32)})
+    plan = plan_of(model, {"x": normal(400, 4)}, method=f"percentile:{percent}")
+    expected = (
+        "percentile:99.99 cuts less than one of the 1600 values of 'x' (and of 1 more tensors): its range is all but "
+        "that of minmax. Calibrate on more samples, or use a lower percentile"
+    )
+    assert plan.notes == ((expected,) if said else ())
 
 
 def test_a_tensor_with_infinities_vetoes_its_node_and_no_other():

@@ -73,3 +73,10 @@ def folded(bins: Bins) -> Bins:
     low, high = np.where(negative, -bins.high, bins.low), np.where(negative, -bins.low, bins.high)
     order = np.argsort(high, kind="stable")
     return Bins(low[order], high[order], bins.counts[order])
+
+
+def folded_signs(bins: Bins) -> Floats:
+    """-1 or 1 for each bin of :func:`folded`: the side that it is from."""
+    negative = bins.low < 0
+    order = np.argsort(np.where(negative, -bins.low, bins.high), kind="stable")
+    return np.asarray(np.where(negative, -1.0, 1.0)[order])

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qtool.calibrate.methods._bins import Bins, Floats, folded
+from qtool.calibrate.methods._bins import Bins, Floats, folded, folded_signs
 from qtool.dtypes import QDType
 
 _COARSE = 2.0 ** -np.arange(0.0, 12.1, 0.5)  # outliers lie orders of magnitude beyond the bulk
@@ -36,6 +36,9 @@ class RangeSearch:
         dtype: An integer type.
         symmetric: Whether the zero point is fixed.
         clip_weight: By how much more the squared error of a clipped value counts.
+        coherence: c of a further term, c * (sum_b h_b d_b)^2 / sum_b h_b with signed errors d_b: what the mean error
+            costs where readers sum many values.
+        zeros: Weight of exact zeros, which have no error, in that mean.
     """
 
     def __init__(
@@ -47,15 +50,18 @@ class RangeSearch:
         *,
         symmetric: bool,
         clip_weight: float = 1.0,
+        coherence: float = 0.0,
+        zeros: float = 0.0,
     ) -> None:
         self._observed = low, high
+        self._coherence, self._zeros = coherence, zeros
         self._symmetric, self._clip_weight = symmetric, clip_weight
         if symmetric:
-            self._bins = folded(bins)
+            self._bins, self._signs = folded(bins), folded_signs(bins)
             self._steps = (1 << (dtype.bits - 1)) - 1 if dtype.bits >= 8 else 1 << (dtype.bits - 1)
             self._low, self._high = 0.0, max(-low, high)
         else:
-            self._bins = bins
+            self._bins, self._signs = bins, np.ones(len(bins.counts))
             self._steps = int(dtype.qmax - dtype.qmin)
             self._low, self._high = low, high
         order = np.argsort(self._bins.centers, kind="stable")
@@ -117,7 +123,14 @@ class RangeSearch:
         top = bottom + self._steps
         codes = self._bins.centers / scale
         rounded = np.clip(np.rint(codes), bottom, top)
-        each = ((codes - rounded) * scale) ** 2 + self._bins.widths**2 / 12
+        signed = (rounded - codes) * scale
+        each = signed**2 + self._bins.widths**2 / 12
         inside = (codes >= bottom - 0.5) & (codes <= top + 0.5)
         each = np.where(inside, np.where(scale < self._bins.widths, scale**2 / 12, each), each * self._clip_weight)
-        return np.asarray(each @ self._bins.counts)
+        error = each @ self._bins.counts
+        if self._coherence:
+            # where a bin is wider than a step, its errors are of either sign
+            signed = np.where(inside & (scale < self._bins.widths), 0.0, signed)
+            total = signed @ (self._bins.counts * self._signs)
+            error = error + self._coherence * total**2 / (float(self._bins.counts.sum()) + self._zeros)
+        return np.asarray(error)

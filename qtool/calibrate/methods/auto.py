@@ -9,7 +9,8 @@ reach t at all: a value that large can only be in them. Without channels w is 1.
 Errors of rounding are of either sign and add up like noise; those of clipping are of one sign, on the same channel, and
 in neighbouring places at once. Where a reader sums neighbours, or all positions, they add up as they are, which their
 squares do not say: the model's graph gives the factor k of a tensor (``plan/channels.py``), and says below which value
-the readers see next to nothing.
+the readers see next to nothing. A mean error, of values that gather between two codes, adds up likewise: its square
+counts ``coherence`` times more, which the weights give.
 
 Candidates are the whole range, percentiles 99.999 and 99.99, and the minimum of E that a search finds (which is ``mse``
 where all weights are 1). Nothing is clipped unless that lowers E by a tenth: E is known from samples, and unseen ones
@@ -67,7 +68,15 @@ def _chosen(stats: TensorStatistics, dtype: QDType, *, symmetric: bool) -> tuple
         return whole, "only the largest values are read on"
     bins = filled_bins(stats)
     weighted = Bins(bins.low, bins.high, bins.counts * channel_weights(stats, bins))
-    search = RangeSearch(weighted, *whole, dtype, symmetric=symmetric, clip_weight=stats.clip_weight)
+    search = RangeSearch(
+        weighted,
+        *whole,
+        dtype,
+        symmetric=symmetric,
+        clip_weight=stats.clip_weight,
+        coherence=stats.coherence,
+        zeros=float(stats.zeros),
+    )
     named = {"minmax": whole}
     for percent in _PERCENTILES:
         named[f"percentile:{percent}"] = percentile.range_of(stats, dtype, symmetric=symmetric, parameter=percent)
