@@ -225,7 +225,7 @@ def quantize(
         with clock("emit"):
             quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
         if max_memory is not None:
-            Budget(max_memory)  # before anything is written
+            Budget(max_memory).require()  # before anything is written
         hashes: Sequence[str] | None
         if opened is None:
             assert saved is not None, "Bug: neither samples nor statistics"

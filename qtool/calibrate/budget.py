@@ -10,10 +10,11 @@ from qtool.calibrate.samples import Samples
 from qtool.calibrate.segments import SegmentedModel
 from qtool.errors import ConfigError
 
-STATISTICS_BYTES = 1 << 17  # of a tensor with a histogram: the counts, and those of a batch before they are added
+STATISTICS_BYTES = 3 << 17  # of a tensor with a histogram: counts, those of a batch, the merged ones and their file
 _MEGABYTE = 1_000_000
 # Of the room for arrays, this much is left to what a runtime needs inside a segment and to holes between arrays.
 _SPARE = 2.0
+_MARGIN = 1.05  # two runs of a process do not take the same to the byte
 _STATUS = Path("/proc/self/status")
 
 
@@ -41,7 +42,6 @@ class Budget:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.require()
 
     def require(self) -> None:
         """Check that the process has kept the limit.
@@ -49,9 +49,11 @@ class Budget:
         Raises:
             ConfigError: If not; the hint has the least value that is enough for what was done so far.
         """
-        peak = peak_memory()
-        if peak > self._limit:
-            least = -(-peak * 21 // 20) // _MEGABYTE + 1
+        self._refuse_above(peak_memory())
+
+    def _refuse_above(self, need: float) -> None:
+        if need > self._limit:
+            least = int(need * _MARGIN) // _MEGABYTE + 1
             raise ConfigError(
                 f"The limit of {self._limit // _MEGABYTE} MB of memory cannot be kept: one sample at a time needs "
                 f"{least} MB.",
@@ -70,16 +72,10 @@ class Budget:
         Raises:
             ConfigError: If one sample at a time is too much.
         """
-        self.require()
         need = max(cost.alive * _SPARE, cost.growth)
-        room = self._limit - current_memory() + cost.growth  # what the first run left behind serves the next one
-        if room < statistics + need:
-            least = (self._limit - room + statistics + need) / _MEGABYTE
-            raise ConfigError(
-                f"The limit of {self._limit // _MEGABYTE} MB of memory cannot be kept: one sample at a time needs "
-                f"{int(least) + 1} MB.",
-                hint=f"Give --max-memory {int(least) + 1}M or more.",
-            )
+        used = current_memory() - cost.growth  # what the first run left behind serves the next one
+        self._refuse_above(max(peak_memory(), used + statistics + need))
+        room = self._limit - used
         workers = max(1, min(workers, int(room / (statistics + need))))
         return workers, max(1, min(size, int((room / workers - statistics) / max(need, 1.0))))
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qtool.api.clock import peak_rss
 from qtool.cli import _options as opt
 from qtool.cli._output import STDOUT, Output, check_json_target, human_bytes
 from qtool.cli._progress import progress_bars
@@ -83,6 +82,7 @@ def calibrate(
     """
     out = Output(quiet=quiet, verbose=verbose, color=color)
     from qtool import api
+    from qtool.api.clock import peak_rss
     from qtool.calibrate.readers import files_of
     from qtool.errors import ConfigError
     from qtool.publish import default_statistics
@@ -118,7 +118,7 @@ def calibrate(
             out.note(f"'{partial}' is kept: the same command goes on from there.")
         raise
     if json_target is not None:
-        out.json(_document(target, statistics, seconds), json_target)
+        out.json(_document(target, statistics, seconds, peak_rss()), json_target)
     out.say(f"{_count(len(statistics), 'tensor')} observed on {_count(statistics.samples, 'sample')}")
     if verbose:
         out.say()
@@ -134,10 +134,10 @@ def calibrate(
         out.data(str(target))
 
 
-def _document(target: Path, statistics: Statistics, seconds: dict[str, float]) -> dict[str, Any]:
+def _document(target: Path, statistics: Statistics, seconds: dict[str, float], peak: int) -> dict[str, Any]:
     """JSON: counts and extremes; the histograms are in the file."""
     rows = statistics.to_dict(histograms=False)
-    spent = {"seconds": {stage: round(value, 4) for stage, value in seconds.items()}, "peak_rss_bytes": peak_rss()}
+    spent = {"seconds": {stage: round(value, 4) for stage, value in seconds.items()}, "peak_rss_bytes": peak}
     return {"schema_version": 1, "statistics": str(target)} | rows | spent | {"notes": list(statistics.notes)}
 
 
