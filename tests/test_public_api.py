@@ -11,7 +11,19 @@ import pytest
 
 import qtool
 
-PROMISED = {"QtoolError", "QuantConfig", "__version__", "calibrate", "evaluate", "inspect", "quantize"}
+PROMISED = {
+    "QtoolError",
+    "QuantConfig",
+    "__version__",
+    "calibrate",
+    "compare_methods",
+    "diff_stats",
+    "evaluate",
+    "inspect",
+    "load_stats",
+    "merge_stats",
+    "quantize",
+}
 
 
 def test_all_is_what_is_promised():

@@ -1,9 +1,10 @@
-"""The Python API: calibrate, quantize, evaluate, inspect. No terminal code; inputs are never changed."""
+"""The Python API: what the commands do. No terminal code; inputs are never changed."""
 
 from qtool.api._calibrate import calibrate
 from qtool.api._evaluate import evaluate
 from qtool.api._inspect import inspect
 from qtool.api._quantize import quantize
+from qtool.api._stats import compare_methods, diff_stats, load_stats, matching, merge_stats
 from qtool.api.results import Inspection, QuantizeResult
 from qtool.api.settings import ModelLike, Progress, resolve_config
 
@@ -13,8 +14,13 @@ __all__ = [
     "Progress",
     "QuantizeResult",
     "calibrate",
+    "compare_methods",
+    "diff_stats",
     "evaluate",
     "inspect",
+    "load_stats",
+    "matching",
+    "merge_stats",
     "quantize",
     "resolve_config",
 ]

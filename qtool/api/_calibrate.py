@@ -13,6 +13,7 @@ from qtool.api.data import files_of, observe, open_any
 from qtool.api.models import inputs_of
 from qtool.api.settings import ModelLike, Progress, prepared_for, resolve_config
 from qtool.config import QuantConfig
+from qtool.errors import ConfigError
 
 if TYPE_CHECKING:
     from qtool.calibrate.coverage import Coverage
@@ -29,6 +30,10 @@ def calibrate(
     tensors: Sequence[str] | None = None,
     method: str = "minmax",
     config: QuantConfig | str | os.PathLike[str] | None = None,
+    samples: int | None = None,
+    shuffle: int | None = None,
+    batch: int | None = None,
+    checkpoint: int | None = None,
     force: bool = False,
     num_threads: int | None = None,
     progress: Progress | None = None,
@@ -43,6 +48,11 @@ def calibrate(
         tensors: Names of tensors of the prepared model; by default those that quantizing it with ``config`` needs.
         method: The range method that the statistics are for: it decides whether histograms are filled.
         config: Settings that decide which tensors are wanted.
+        samples: Use this many samples, the first in order; by default all.
+        shuffle: Seed of the order in which the samples are taken; by default that of the data.
+        batch: Largest number of samples in a run; by default chosen by their size. Does not change the result.
+        checkpoint: Keep what was seen every so many samples in ``<output>.partial``. If the run is interrupted, the
+            same call goes on from there, with the same result; the file goes when the output is in place.
         force: Overwrite the output.
         num_threads: Threads of the runtime and the kernels.
         progress: Called with ("calibrate", done, total).
@@ -51,10 +61,11 @@ def calibrate(
         Statistics by tensor name.
 
     Raises:
-        ConfigError: For an unknown method or tensor, or an output that cannot be written.
+        ConfigError: For an unknown method or tensor, an output that cannot be written, or a checkpoint without output.
         ModelError: For a model that cannot be read or run.
-        DataError: For samples that do not fit, or activations that hold NaN.
+        DataError: For samples that do not fit, activations that hold NaN, or a checkpoint of something else.
     """
+    from qtool.api._checkpoint import Checkpoint
     from qtool.calibrate.kept import survey
     from qtool.calibrate.methods import parse_method
     from qtool.calibrate.saved import SavedStatistics
@@ -68,6 +79,8 @@ def calibrate(
     range_method, _ = parse_method(method)
     loaded = load_model(model)
     destination = None if output is None else Path(output)
+    if checkpoint is not None and destination is None:
+        raise ConfigError("Checkpoints are kept beside the output, and there is none; expected an output.")
     if destination is not None:
         source = Path(model) if isinstance(model, (str, os.PathLike)) else None
         check_statistics_destination(
@@ -80,22 +93,42 @@ def calibrate(
         if plan.decisions and prepared.obstacle is not None:
             raise prepared.obstacle  # statistics for a model that quantize() would then refuse
         tensors = list(plan.tensors)
-    samples = open_any(data, None, inputs_of(loaded))
-    statistics = observe(
-        prepared.model,
-        wanted_of(prepared.model, tensors),
-        samples,
-        histograms=range_method.needs_histogram or destination is not None,
-        num_threads=num_threads,
-        progress=Clock(progress).progress("calibrate"),
-    )
-    notes = (*remarks, *samples.notes)
-    if destination is not None:
-        coverage, kept = survey(samples)
+    opened = open_any(data, None, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
+    histograms = range_method.needs_histogram or destination is not None
+    wanted = wanted_of(prepared.model, tensors)
+    model_id = fingerprint(prepared.model, loaded.graph.opset_imports) if destination is not None else None
+    kept_run = None
+    notes = (*remarks, *opened.notes)
+    initial = None
+    if checkpoint is not None and destination is not None and model_id is not None:
+        kept_run = Checkpoint(destination, model_id, opened, checkpoint)
+        initial = kept_run.resume(wanted, histograms=histograms)
+        if initial is not None:
+            notes += (f"Went on after sample {kept_run.done} of {opened.count}, from '{kept_run.path}'.",)
+    before = 0 if kept_run is None else kept_run.done
+    if initial is not None and before == opened.count:
+        statistics = initial
+    else:
+        advance = Clock(progress).progress("calibrate")
+        statistics = observe(
+            prepared.model,
+            wanted,
+            opened.slice(before) if before else opened,
+            histograms=histograms,
+            num_threads=num_threads,
+            batch_size=batch,
+            initial=initial,
+            checkpoint=None if kept_run is None else kept_run.save,
+            checkpoint_every=checkpoint,
+            progress=None if advance is None else lambda done, _: advance(before + done, opened.count),
+        )
+    if destination is not None and model_id is not None:
+        coverage, kept = survey(opened)
         notes += tuple(_remarks(coverage, kept))
         notes += () if tensors else ("No activation is quantized with these settings: there was nothing to observe.",)
-        model_id = fingerprint(prepared.model, loaded.graph.opset_imports)
         save_statistics(destination, SavedStatistics(statistics, model_id, coverage, kept))
+        if kept_run is not None:
+            kept_run.remove()
     return replace(statistics, notes=notes)
 
 

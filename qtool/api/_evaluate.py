@@ -24,6 +24,9 @@ def evaluate(
     labels: str | None = None,
     metrics: Sequence[str] | None = None,
     latency: bool = True,
+    samples: int | None = None,
+    shuffle: int | None = None,
+    batch: int | None = None,
     num_threads: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -38,6 +41,9 @@ def evaluate(
         labels: Key of the labels in the data.
         metrics: Names of metrics; by default all that the data allow.
         latency: Whether to time both models; with another engine than ``ort`` they are not timed.
+        samples: Use this many samples, the first in order; by default all.
+        shuffle: Seed of the order in which the samples are taken; by default that of the data.
+        batch: Largest number of samples in a run; by default chosen by their size.
         num_threads: Threads of the runtime.
         progress: Called with ("evaluate", done, total).
 
@@ -53,16 +59,23 @@ def evaluate(
 
     require_engine(engine)
     reference, candidate = parsed(float_model), parsed(quant_model)
-    samples = open_samples(data, inputs_of(load_model(reference)), labels=[] if labels is None else [labels])
+    opened = open_samples(
+        data,
+        inputs_of(load_model(reference)),
+        labels=[] if labels is None else [labels],
+        limit=samples,
+        shuffle_seed=shuffle,
+    )
     with ExitStack() as cleanup:
         return compare(
             comparable(reference, cleanup),
             comparable(candidate, cleanup),
-            samples,
+            opened,
             engine=engine,
             labels=labels,
             metrics=metrics,
             num_threads=num_threads,
+            batch_size=batch,
             latency=latency,
             progress=Clock(progress).progress("evaluate"),
         )

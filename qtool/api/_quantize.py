@@ -16,6 +16,7 @@ from qtool.api.data import (
     hashes_of,
     observe,
     open_any,
+    refuse_choice,
     refuse_several,
 )
 from qtool.api.models import as_runnable, inputs_of, tensors_of
@@ -52,6 +53,9 @@ def quantize(
     dedicated_qdq: bool | None = None,
     allow_empty: bool | None = None,
     random_calib: int | None = None,
+    samples: int | None = None,
+    shuffle: int | None = None,
+    batch: int | None = None,
     force: bool = False,
     dry_run: bool = False,
     num_threads: int | None = None,
@@ -63,7 +67,8 @@ def quantize(
 
     Args:
         model: A path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; never changed.
-        calib: Samples: npz paths, a mapping of arrays, or an iterable of mappings.
+        calib: Samples: paths of files, folders or globs (npz, npy, ONNX test data), a mapping of arrays, or an
+            iterable of mappings.
         stats: A statistics file that :func:`calibrate` wrote for this model. The result is the same, byte for byte, as
             from the data that it was made of, whatever the range method.
         output: Destination; by default ``<model>.int8.onnx`` beside a model that is a file, and memory otherwise.
@@ -81,6 +86,9 @@ def quantize(
         dedicated_qdq: One Q/DQ pair for each reader.
         allow_empty: Accept a model in which nothing can be quantized.
         random_calib: Calibrate on this many random samples instead of data.
+        samples: Use this many samples of ``calib``, the first in order; by default all.
+        shuffle: Seed of the order in which the samples are taken; by default that of the data.
+        batch: Largest number of samples in a run; by default chosen by their size. Does not change the result.
         force: Overwrite the output; accept a model that holds quantized operators already.
         dry_run: Decide, but calibrate nothing and write nothing.
         num_threads: Threads of the runtime and the kernels. Does not change the result.
@@ -127,6 +135,7 @@ def quantize(
     )
     histograms = need_histograms(settings)
     refuse_several(calib=calib, stats=stats, random_calib=random_calib)
+    refuse_choice(calib, samples, shuffle)
     source_path = Path(model) if isinstance(model, (str, os.PathLike)) else None
     clock = Clock(progress)
     with clock("prepare"):
@@ -157,7 +166,7 @@ def quantize(
     published = Published(None, 0, {}, 0)
     proto = None
     # A dry run needs no samples, but checks those that it is given.
-    samples = statistics = None
+    opened = statistics = None
     batches: tuple[Batch, ...] = ()
     if saved is not None:
         statistics = saved.select(plan.tensors, histograms=histograms)
@@ -165,17 +174,18 @@ def quantize(
         if not batches:
             notes.append("The statistics file keeps no samples: the result was loaded, but not run on any.")
     elif calib is not None or random_calib is not None or not dry_run:
-        samples = open_any(calib, random_calib, inputs_of(loaded))
-        notes += samples.notes
+        opened = open_any(calib, random_calib, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
+        notes += opened.notes
     if not dry_run:
-        if samples is not None:
+        if opened is not None:
             with clock("calibrate"):
                 statistics = observe(
                     prepared.model,
                     wanted_of(prepared.model, plan.tensors),
-                    samples,
+                    opened,
                     histograms=histograms,
                     num_threads=num_threads,
+                    batch_size=batch,
                     progress=clock.progress("calibrate"),
                 )
         with clock("plan"):
@@ -185,18 +195,18 @@ def quantize(
         with clock("emit"):
             quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
         hashes: Sequence[str] | None
-        if samples is None:
+        if opened is None:
             assert saved is not None, "Bug: neither samples nor statistics"
             sample_count, hashes = saved.samples, saved.sources
         else:
-            sample_count, hashes = samples.count, None if random_calib is not None else hashes_of(samples)
+            sample_count, hashes = opened.count, None if random_calib is not None else hashes_of(opened)
         with clock("verify"):
             float_model, base_dir, cleanup = as_runnable(model, loaded, prepared.model)
             try:
                 published, proto = publish(
                     quantized,
                     float_model,
-                    first_batches(samples, VERIFY_SAMPLES, VERIFY_SECONDS) if samples is not None else batches,
+                    first_batches(opened, VERIFY_SAMPLES, VERIFY_SECONDS) if opened is not None else batches,
                     destination,
                     provenance=_provenance(settings, source.sha256, sample_count, hashes),
                     external_data=bool(source.data_files),

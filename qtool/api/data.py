@@ -33,14 +33,32 @@ def refuse_several(**origins: object) -> None:
         raise ConfigError(f"{first[0].upper()}{first[1:]} and {' and '.join(rest)} are given; expected one of them.")
 
 
+def refuse_choice(calib: object, samples: int | None, shuffle: int | None) -> None:
+    """Only data have samples to choose from."""
+    given = [name for name, value in (("number of samples", samples), ("shuffle", shuffle)) if value is not None]
+    if given and calib is None:
+        raise ConfigError(
+            f"A {given[0]} is given without calibration data to choose from.",
+            hint="The samples of a statistics file are chosen when it is made; --random-calib says how many it takes.",
+        )
+
+
 def files_of(*data: object) -> list[Path]:
-    """The files among what was given as data."""
-    items = [i for one in data for i in (one if isinstance(one, (list, tuple)) else (one,))]
-    return [Path(item) for item in items if isinstance(item, (str, Path))]
+    """The files among what was given as data, with those of folders and globs."""
+    from qtool.calibrate import readers
+
+    return readers.files_of(*data)
 
 
-def open_any(calib: Data | None, random_calib: int | None, inputs: tuple[TensorInfo, ...]) -> Samples:
-    """Samples from data, or random ones.
+def open_any(
+    calib: Data | None,
+    random_calib: int | None,
+    inputs: tuple[TensorInfo, ...],
+    *,
+    limit: int | None = None,
+    shuffle_seed: int | None = None,
+) -> Samples:
+    """Samples from data, chosen by ``limit`` and ``shuffle_seed``, or random ones.
 
     Raises:
         ConfigError: If neither is given: random data are never a silent stand-in.
@@ -55,7 +73,7 @@ def open_any(calib: Data | None, random_calib: int | None, inputs: tuple[TensorI
             hint="Pass samples with --calib DATA.npz, or what 'qtool calibrate' saved with --stats STATS.npz; "
             "--random-calib N tries the model out on random values.",
         )
-    return open_samples(calib, inputs)
+    return open_samples(calib, inputs, limit=limit, shuffle_seed=shuffle_seed)
 
 
 def hashes_of(samples: Samples) -> list[str]:

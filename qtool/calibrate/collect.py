@@ -43,8 +43,12 @@ def collect(
     num_threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     max_batch_bytes: int = MAX_BATCH_BYTES,
+    batch_size: int | None = None,
     on_nan: Literal["raise", "skip"] = "raise",
     allow_inf: Collection[str] = (),
+    initial: Statistics | None = None,
+    checkpoint: Callable[[Statistics], None] | None = None,
+    checkpoint_every: int | None = None,
 ) -> Statistics:
     """Observe tensors of a model.
 
@@ -57,8 +61,13 @@ def collect(
         num_threads: Threads of an operator and of the counting kernels.
         progress: Called with (samples done, samples in all) after every batch.
         max_batch_bytes: Bytes of observed arrays of one batch to aim at; one sample is always run.
+        batch_size: Largest number of samples in a batch; by default as many as ``max_batch_bytes`` allows.
         on_nan: ``skip`` counts NaNs and infinities instead of raising.
         allow_inf: Tensors in which infinities are expected (attention masks); they are counted, not part of the range.
+        initial: Statistics of samples that were run before; the result is that of these and of ``samples``.
+        checkpoint: Called with the statistics so far whenever at least ``checkpoint_every`` samples have been run
+            since the last call.
+        checkpoint_every: A number of samples.
 
     Returns:
         Statistics in the order of ``tensors``.
@@ -71,10 +80,10 @@ def collect(
     wanted = {one.name: one for one in (Wanted(t) if isinstance(t, str) else t for t in tensors)}
     statistics = {name: TensorStatistics.empty(histogram=histograms, wanted=one) for name, one in wanted.items()}
     session, computed, fed = _observing_session(model, list(wanted), num_threads)
-    done = 0
+    done = saved = 0
     # A thread per tensor instead of all threads on one: a pool that spins beside onnxruntime's slows both down.
     with ThreadPoolExecutor(num_threads or _available_cores()) as pool:
-        for rows, arrays in _observed_batches(session, computed, fed, samples, max_batch_bytes):
+        for rows, arrays in _observed_batches(session, computed, fed, samples, max_batch_bytes, batch_size):
             before = {name: (one.nan, one.pos_inf + one.neg_inf) for name, one in statistics.items()}
 
             def count(name: str, seen: npt.NDArray[Any], rows: int = rows) -> None:
@@ -93,11 +102,24 @@ def collect(
             done += rows
             if progress is not None:
                 progress(done, samples.count)
-    return Statistics(statistics, done)
+            if checkpoint is not None and done - saved >= (checkpoint_every or 1) and done < samples.count:
+                saved = done
+                checkpoint(_continued(initial, statistics, done))
+    return _continued(initial, statistics, done)
+
+
+def _continued(initial: Statistics | None, statistics: Mapping[str, TensorStatistics], done: int) -> Statistics:
+    found = Statistics(dict(statistics), done)
+    return found if initial is None else found.merged(initial)
 
 
 def _observed_batches(
-    session: Session | None, computed: Sequence[str], fed: Sequence[str], samples: Samples, max_batch_bytes: int
+    session: Session | None,
+    computed: Sequence[str],
+    fed: Sequence[str],
+    samples: Samples,
+    max_batch_bytes: int,
+    batch_size: int | None,
 ) -> Iterator[tuple[int, dict[str, npt.NDArray[Any]]]]:
     """Run all samples; yield the number of samples and the wanted tensors of each batch.
 
@@ -113,7 +135,7 @@ def _observed_batches(
     rows, feeds = next(batches)
     arrays = observed(feeds)
     nbytes = sum(array.nbytes for array in arrays.values()) + sum(array.nbytes for array in feeds.values())
-    size = _batch_size(nbytes / rows, max_batch_bytes) if samples.batchable else 1
+    size = (batch_size or _batch_size(nbytes / rows, max_batch_bytes)) if samples.batchable else 1
     if size > rows:
         batches = samples.counted_batches(size)
     else:

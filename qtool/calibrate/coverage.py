@@ -24,19 +24,27 @@ class SourceUse:
     """A data file, or all samples that were in memory, and which samples of it were observed.
 
     Attributes:
-        sha256: Of the file's bytes; of samples in memory the sum of the samples' own.
+        sha256: Of the file's bytes; of several files that hold the inputs of the same samples, a digest of theirs; of
+            samples in memory the sum of the samples' own.
         held: Samples that the file holds; ``None`` for samples in memory.
         used: Stretches in ascending order, as long as they can be.
+        files: SHA-256 of each of several files; empty if there is one, or none.
     """
 
     sha256: str
     held: int | None
     used: tuple[Stretch, ...]
+    files: tuple[str, ...] = ()
 
     @property
     def samples(self) -> int:
         """Observed samples, each as often as it was observed."""
         return sum((stop - start) * times for start, stop, times in self.used)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        used = [list(stretch) for stretch in self.used]
+        return {"sha256": self.sha256, "files": list(self.files), "held": self.held, "used": used}
 
 
 Coverage = tuple[SourceUse, ...]
@@ -46,9 +54,10 @@ class OverlapError(ValueError):
     """Samples that are in both of two coverages."""
 
 
-def file_use(sha256: str, held: int, ranges: Iterable[tuple[int, int]]) -> SourceUse:
-    """Ranges of the samples of one file."""
-    return SourceUse(sha256, held, _joined([(start, stop, 1) for start, stop in ranges]))
+def file_use(sha256: str, held: int, ranges: Iterable[tuple[int, int]], files: Sequence[str] = ()) -> SourceUse:
+    """Ranges of the samples of one file, or of several that belong together."""
+    used = _joined([(start, stop, 1) for start, stop in ranges])
+    return SourceUse(sha256, held, used, tuple(files) if len(files) > 1 else ())
 
 
 def memory_use(digests: Sequence[str]) -> SourceUse:
@@ -103,7 +112,7 @@ def combined(coverages: Iterable[Coverage], *, repeats: bool = False) -> Coverag
 
 def _one(uses: Sequence[SourceUse], *, repeats: bool) -> SourceUse:
     first = uses[0]
-    if any(use.held != first.held for use in uses):
+    if any((use.held, use.files) != (first.held, first.files) for use in uses):
         raise ValueError(f"they disagree on how many samples data file {first.sha256[:12]} holds")
     if not repeats:
         end = 0
@@ -113,7 +122,7 @@ def _one(uses: Sequence[SourceUse], *, repeats: bool) -> SourceUse:
                 which = f"sample {start}" if last == start else f"samples {start} to {last}"
                 raise OverlapError(f"{which} of the data file with SHA-256 {first.sha256[:12]}")
             end = stop
-    return SourceUse(first.sha256, first.held, _joined([stretch for use in uses for stretch in use.used]))
+    return SourceUse(first.sha256, first.held, _joined([s for use in uses for s in use.used]), first.files)
 
 
 def _memory(total: int, samples: int) -> SourceUse:

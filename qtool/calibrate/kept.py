@@ -102,12 +102,13 @@ def survey(samples: Samples, *, keep: bool = True) -> tuple[Coverage, Kept]:
     """
     coverages: list[Coverage] = []
     kept = Kept()
-    for info, held, ranges, part in samples.by_source():
+    for source, ranges, part in samples.by_source():
+        info = source.info
         if info.path is None:  # then there is no other source
             digests, found = _from_memory(samples, keep=keep)
             coverages.append((memory_use(digests),))
         else:
-            coverages.append((file_use(info.sha256, held, ranges),))
+            coverages.append((file_use(info.sha256, source.count, ranges, [one.sha256 for one in source.infos]),))
             found = _from_file(part, info.sha256, ranges) if keep else Kept()
         kept = Kept.merged([kept, found])
     return combined(coverages, repeats=True), kept

@@ -43,6 +43,13 @@ def shape_text(shape: Iterable[int | str | None]) -> str:
     return "[" + ", ".join("?" if size is None or size == "" else str(size) for size in shape) + "]"
 
 
+def listed(names: Iterable[str], most: int = 3) -> str:
+    """``'a', 'b', 'c' and 2 more``."""
+    quoted = [f"'{name}'" for name in names]
+    more = len(quoted) - most
+    return ", ".join(quoted) if more <= 0 else f"{', '.join(quoted[:most])} and {more} more"
+
+
 def require_names(subject: str, inputs: Iterable[TensorInfo], given: Iterable[str]) -> None:
     """Check that every input has an array.
 
@@ -133,17 +140,26 @@ def place_item(subject: str, info: TensorInfo, array: npt.NDArray[Any]) -> npt.N
     Raises:
         DataError: If neither fits.
     """
-    shape, model = array.shape, info.shape
-    if len(shape) == len(model):
-        _match(subject, info, shape, model, skip=0)
-        return array
-    if len(shape) + 1 == len(model) and (model[0] == 1 or not isinstance(model[0], int)):
-        _match(subject, info, shape, model[1:], skip=0)
+    model = info.shape
+    if array.ndim + 1 == len(model) and (model[0] == 1 or not isinstance(model[0], int)):
+        _match(subject, info, array.shape, model[1:], skip=0)
         return array[np.newaxis]
-    raise DataError(
-        f"{subject}: input '{info.name}' has shape {shape_text(shape)}; the model expects {shape_text(model)}: "
-        f"{len(shape)} dimensions, expected {len(model)}."
-    )
+    return place_whole(subject, info, array)
+
+
+def place_whole(subject: str, info: TensorInfo, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A complete input, batch axis and all.
+
+    Raises:
+        DataError: If its shape is another one.
+    """
+    if array.ndim != len(info.shape):
+        raise DataError(
+            f"{subject}: input '{info.name}' has shape {shape_text(array.shape)}; the model expects "
+            f"{shape_text(info.shape)}: {array.ndim} dimensions, expected {len(info.shape)}."
+        )
+    _match(subject, info, array.shape, info.shape, skip=0)
+    return array
 
 
 def _match(subject: str, info: TensorInfo, shape: Shape, expected: tuple[int | str | None, ...], *, skip: int) -> None:

@@ -1,151 +1,110 @@
-"""Reading the arrays of an ``.npz`` file a few rows at a time.
+"""Reading the arrays of an ``.npz`` archive a few rows at a time.
 
-``numpy.load`` reads a whole member into memory. Here the member is a stream: its header is parsed once, then rows are
-read (and inflated) in order, so that memory does not grow with the number of samples. Nothing of the file is trusted:
-a header that claims more than the archive holds is refused before anything is allocated, pickles are never loaded, and
-whatever zipfile, zlib or NumPy raise on damaged bytes becomes one ``DataError``.
+Members are inflated as they are read, never the whole archive; zipfile checks their checksum at their end.
 """
 
 from __future__ import annotations
 
-import io
-import tempfile
-import warnings
+import re
 import zipfile
-import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Collection
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO
 
-import numpy as np
-import numpy.typing as npt
-from numpy.lib import format as npy_format
-
-from qtool.calibrate.selection import Range, pieces
+from qtool.calibrate.npy import MAGIC, ArrayFile, Member
 from qtool.errors import DataError
 
-SUPPORTED = "Supported: an .npz file (numpy.savez), a mapping of arrays, or an iterable of mappings (one per sample)."
-_CHUNK = 1 << 20  # zipfile copies what it returns; pieces of this size stay in cache
-_TRANSPOSE_BYTES = 8 << 20  # memory for turning a Fortran-ordered member around
-_MAX_HEADER_BYTES = 1 << 16
-_MAX_ROW_BYTES = 2 << 30  # one sample, or labels as a whole; a protobuf message cannot be larger either
+_SEPARATOR = re.compile(r"[/\\]")
+_DRIVE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
 _MAX_DEFLATE_RATIO = 1040  # deflate cannot do better than 1032:1
-# What zipfile, zlib and numpy.lib.format raise on damaged files (zipfile.BadZipFile is an Exception of its own).
-_BROKEN = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    ValueError,
-    NotImplementedError,
-    RuntimeError,
-    OverflowError,
-    LookupError,
-    TypeError,
-    SyntaxError,
-    MemoryError,
-)
-# UnicodeDecodeError is a ValueError, tokenize.TokenError only an Exception: headers catch Exception.
+# One sample of this size that is next to nothing in the archive is not data.
+_BOMB_BYTES = 256 << 20
+_BOMB_RATIO = 500
 
 
-@dataclass(frozen=True)
-class Member:
-    """One array of an archive.
-
-    Attributes:
-        name: Key, without ``.npy``.
-        shape: Shape of the whole array.
-        dtype: Element type as stored, possibly of foreign byte order.
-        fortran_order: Whether the first axis is the fastest one in the file.
-        offset: Bytes before the data inside the member.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    fortran_order: bool
-    offset: int
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one entry of the leading axis."""
-        return prod(self.shape[1:]) * self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the whole array."""
-        return prod(self.shape) * self.dtype.itemsize
-
-
-class NpzFile:
-    """An open ``.npz`` archive whose members are read by rows. Use as a context manager.
+class NpzFile(ArrayFile):
+    """An open ``.npz`` archive whose members are read by rows.
 
     Args:
         path: The file.
         subject: Start of error messages; says that it is sample data by default.
         supported: Hint where the file is of another kind.
         verified: Names of members whose checksum was compared when the file was open before.
+        keys: Names that are looked for. Others must not look like paths that lead out of the archive.
 
     Raises:
-        DataError: If the file is missing, or is no readable zip archive.
+        DataError: If the file is missing, is no readable zip archive, or holds what numpy.savez does not write.
     """
+
+    holder = "archive"
 
     def __init__(
         self,
         path: str | Path,
         *,
         subject: str | None = None,
-        supported: str = SUPPORTED,
+        supported: str = "numpy.savez(path, INPUT_NAME=array) writes one.",
         verified: set[str] | None = None,
+        keys: Collection[str] = (),
     ) -> None:
+        super().__init__(subject or f"Sample data '{path}'", verified)
         self.path = Path(path)
-        self._verified = set() if verified is None else verified
-        self.subject = subject or f"Sample data '{path}'"
-        self._spools: dict[str, IO[bytes]] = {}
         try:
             with self.path.open("rb") as stream:
-                magic = stream.read(6)
+                magic = stream.read(len(MAGIC))
         except OSError as error:
             raise DataError(f"{self.subject} cannot be read: {error.strerror or error}.") from error
-        if magic == npy_format.MAGIC_PREFIX:
+        if magic == MAGIC:
             raise DataError(
                 f"{self.subject} is a .npy file; expected an .npz file, which names the input of each array.",
-                hint=f"Write it with numpy.savez(path, INPUT_NAME=array). {SUPPORTED}"
-                if subject is None
-                else supported,
+                hint=supported,
             )
         if magic[:2] != b"PK":
             raise DataError(f"{self.subject} is not an .npz file (no zip archive).", hint=supported)
         with self._reported():
             self._zip = zipfile.ZipFile(self.path)
-        self._infos = {
-            info.filename.removesuffix(".npy"): info
-            for info in self._zip.infolist()
-            if info.filename.endswith(".npy") and not info.is_dir()
-        }
+        try:
+            self._infos = self._listed(keys)
+        except BaseException:
+            self._zip.close()
+            raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
+    def _listed(self, keys: Collection[str]) -> dict[str, zipfile.ZipInfo]:
+        """Key -> member. Nothing is ever unpacked to where a name says; such names only tell of a forged archive."""
+        infos: dict[str, zipfile.ZipInfo] = {}
+        for info in self._zip.infolist():
+            name = info.filename.removesuffix(".npy")
+            if info.is_dir():
+                raise DataError(
+                    f"{self.subject} holds a folder, '{info.filename}'; expected arrays alone, as numpy.savez writes "
+                    "them."
+                )
+            if name not in keys and (_DRIVE.match(name) or ".." in _SEPARATOR.split(name)):
+                raise DataError(
+                    f"{self.subject}: the name of the member '{info.filename}' is a path out of the archive; expected "
+                    "names of inputs."
+                )
+            if not info.filename.endswith(".npy"):
+                continue
+            if name in infos:
+                raise DataError(f"{self.subject} holds the array '{name}' twice; expected it once.")
+            infos[name] = info
+        return infos
 
     def close(self) -> None:
         """Close the archive and drop temporary files."""
+        super().close()
         self._zip.close()
-        for spool in self._spools.values():
-            spool.close()
-        self._spools.clear()
 
     @property
     def names(self) -> tuple[str, ...]:
         """Keys of the arrays, in archive order."""
         return tuple(self._infos)
+
+    @property
+    def strangers(self) -> tuple[str, ...]:
+        """File names of members that are no arrays, in archive order; they are never opened."""
+        return tuple(info.filename for info in self._zip.infolist() if not info.filename.endswith(".npy"))
 
     def member(self, name: str) -> Member:
         """Shape and type of one array, from its header alone.
@@ -161,189 +120,21 @@ class NpzFile:
                 f"{self.subject}: array '{name}' uses zip compression method {info.compress_type}; "
                 "expected stored or deflated (numpy.savez, numpy.savez_compressed)."
             )
+        held = info.file_size
         with self._reported(name), self._zip.open(info) as stream:
-            member = self._header(name, stream)
-        if member.dtype.hasobject:
-            raise DataError(
-                f"{self.subject}: array '{name}' holds Python objects (a pickle), which is never loaded.",
-                hint="Save numeric arrays: samples of different sizes are given as an iterable of mappings.",
-            )
-        if member.dtype.names is not None or member.dtype.subdtype is not None:
-            raise DataError(f"{self.subject}: array '{name}' is a structured array; expected plain numbers.")
-        claimed, held = member.offset + member.nbytes, info.file_size
-        if claimed != held or held > info.compress_size * _MAX_DEFLATE_RATIO + _MAX_DEFLATE_RATIO:
+            member = self._header(name, stream, held)
+        ratio = held / max(info.compress_size, 1)
+        if held > info.compress_size * _MAX_DEFLATE_RATIO + _MAX_DEFLATE_RATIO:
             raise DataError(
                 f"{self.subject}: array '{name}' is damaged: its header describes {member.nbytes} bytes, "
                 f"which the archive does not hold."
             )
-        if member.row_bytes > _MAX_ROW_BYTES:
+        if member.row_bytes > _BOMB_BYTES and ratio > _BOMB_RATIO:
             raise DataError(
-                f"{self.subject}: array '{name}' of shape {list(member.shape)} takes {member.row_bytes} bytes for each "
-                f"sample; expected at most {_MAX_ROW_BYTES}."
+                f"{self.subject}: array '{name}' of shape {list(member.shape)} inflates to {ratio:.0f} times its size "
+                f"in the archive, {member.row_bytes} bytes for each sample; that is refused as a zip bomb."
             )
         return member
 
-    def rows(self, member: Member, size: int, ranges: Sequence[Range] | None = None) -> Iterator[npt.NDArray[Any]]:
-        """Read an array front to back.
-
-        Args:
-            member: What :meth:`member` returned for it; its rank is at least 1.
-            size: Rows of one piece; the last one of a range may be shorter.
-            ranges: Which rows, ascending (first, one past the last); ``None``: all. What lies before and between them
-                is read and dropped, and so is the rest of the member, once, for its checksum.
-
-        Yields:
-            Arrays of shape ``(size, *member.shape[1:])``, native byte order, freshly allocated.
-
-        Raises:
-            DataError: If the stored bytes end early or do not match their checksum.
-        """
-        count = member.shape[0]
-        ranges = [(0, count)] if ranges is None else ranges
-        wanted = pieces(ranges, size)
-        if member.row_bytes == 0:
-            for start, stop in wanted:
-                yield np.empty((stop - start, *member.shape[1:]), member.dtype.newbyteorder("="))
-            return
-        stream: IO[bytes]
-        transposed = member.fortran_order and len(member.shape) > 1
-        stream = self._c_ordered(member) if transposed else self._open_data(member)
-        position = 0
-        try:
-            for start, stop in wanted:
-                if transposed:
-                    stream.seek(start * member.row_bytes)
-                else:
-                    self._skip(stream, (start - position) * member.row_bytes, member.name)
-                piece = self._empty((stop - start, *member.shape[1:]), member)
-                self._fill(stream, piece, member.name)
-                position = stop
-                if stop == ranges[-1][1] and not transposed and (stop == count or member.name not in self._verified):
-                    self._skip(stream, (count - stop) * member.row_bytes, member.name)
-                    self._expect_end(stream, member.name)
-                    self._verified.add(member.name)
-                    position = count
-                if transposed:  # rows of the spool are themselves in Fortran order
-                    piece = np.ascontiguousarray(
-                        piece.reshape(piece.shape[0], *member.shape[:0:-1]).transpose(0, *range(piece.ndim - 1, 0, -1))
-                    )
-                yield piece.astype(piece.dtype.newbyteorder("="), copy=False)
-        finally:
-            if not transposed:
-                stream.close()
-
-    def read(self, member: Member) -> npt.NDArray[Any]:
-        """The whole array in memory.
-
-        Raises:
-            DataError: As :meth:`rows`.
-        """
-        if member.nbytes > _MAX_ROW_BYTES:
-            raise DataError(
-                f"{self.subject}: array '{member.name}' of shape {list(member.shape)} takes {member.nbytes} bytes; "
-                f"expected at most {_MAX_ROW_BYTES}."
-            )
-        if member.shape and member.shape[0] == 0:
-            return np.empty(member.shape, member.dtype.newbyteorder("="))
-        if member.shape:
-            return next(self.rows(member, member.shape[0]))
-        scalar = np.empty(1, member.dtype)
-        with self._open_data(member) as stream:
-            self._fill(stream, scalar, member.name)
-            self._expect_end(stream, member.name)
-        return scalar.reshape(()).astype(member.dtype.newbyteorder("="), copy=False)
-
-    def _header(self, name: str, stream: IO[bytes]) -> Member:
-        readers = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
-        head = io.BytesIO(stream.read(_MAX_HEADER_BYTES))  # NumPy reads what the header's length field says, up to 4 GB
-        try:
-            version = npy_format.read_magic(head)
-            with warnings.catch_warnings():  # NumPy warns about headers that Python 2 wrote, and reads them
-                warnings.simplefilter("ignore", UserWarning)
-                shape, fortran_order, dtype = readers[version](head)
-            if any(size < 0 for size in shape):
-                raise ValueError("negative size")
-        except Exception as error:  # a damaged header raises whatever its bytes happen to parse to
-            raise DataError(f"{self.subject}: array '{name}' has a damaged header.") from error
-        return Member(name, tuple(shape), dtype, fortran_order, head.tell())
-
-    def _open_data(self, member: Member) -> IO[bytes]:
-        with self._reported(member.name):
-            stream = self._zip.open(self._infos[member.name])
-            stream.read(member.offset)
-            return stream
-
-    def _empty(self, shape: tuple[int, ...], member: Member) -> npt.NDArray[Any]:
-        try:
-            return np.empty(shape, member.dtype)
-        except MemoryError as error:
-            raise DataError(
-                f"{self.subject}: array '{member.name}' does not fit into memory: {shape[0]} samples take "
-                f"{shape[0] * member.row_bytes} bytes."
-            ) from error
-
-    def _fill(self, stream: IO[bytes], out: npt.NDArray[Any], name: str) -> None:
-        """Read exactly ``out.nbytes`` bytes into a C-contiguous array."""
-        target = out.reshape(-1).view(np.uint8).data
-        done = 0
-        with self._reported(name):
-            while done < len(target):
-                data = stream.read(min(_CHUNK, len(target) - done))
-                if not data:
-                    raise EOFError("no more bytes")
-                target[done : done + len(data)] = data
-                done += len(data)
-
-    def _skip(self, stream: IO[bytes], nbytes: int, name: str) -> None:
-        """Read past bytes: zipfile's own seek may leave the checksum out."""
-        with self._reported(name):
-            while nbytes:
-                data = stream.read(min(_CHUNK, nbytes))
-                if not data:
-                    raise EOFError("no more bytes")
-                nbytes -= len(data)
-
-    def _expect_end(self, stream: IO[bytes], name: str) -> None:
-        """Read on after the last row: zipfile compares the checksum only when it meets the end."""
-        with self._reported(name):
-            if stream.read(1):
-                raise ValueError("more bytes than the header says")
-
-    def _c_ordered(self, member: Member) -> IO[bytes]:
-        """A temporary file in which each row is contiguous (and in Fortran order inside), positioned at its start.
-
-        In a Fortran-ordered member the rows are interleaved element by element: it is the C-ordered matrix
-        (elements of a row, rows). It is read in horizontal strips; each strip gives every row a few more elements.
-        """
-        if member.name not in self._spools:
-            count, itemsize = member.shape[0], member.dtype.itemsize
-            elements = member.row_bytes // itemsize
-            strip = max(1, _TRANSPOSE_BYTES // (count * itemsize))
-            spool = tempfile.SpooledTemporaryFile(max_size=_TRANSPOSE_BYTES)  # noqa: SIM115  closed by close()
-            self._spools[member.name] = spool
-            with self._open_data(member) as stream, self._reported(member.name):  # the disk may be full
-                for start in range(0, elements, strip):
-                    block = np.empty((min(strip, elements - start), count), member.dtype)
-                    self._fill(stream, block, member.name)
-                    for row, values in enumerate(np.ascontiguousarray(block.T)):
-                        spool.seek(row * member.row_bytes + start * itemsize)
-                        spool.write(values.tobytes())
-                self._expect_end(stream, member.name)
-        spooled = self._spools[member.name]
-        spooled.seek(0)
-        return spooled
-
-    @contextmanager
-    def _reported(self, name: str | None = None) -> Iterator[None]:
-        where = f"{self.subject}: array '{name}'" if name is not None else self.subject
-        try:
-            yield
-        except OSError as error:
-            raise DataError(f"{where} cannot be read: {error.strerror or error}.") from error
-        except _BROKEN as error:
-            raise DataError(f"{where} is damaged or truncated: {_reason(error)}.") from error
-
-
-def _reason(error: BaseException) -> str:
-    text = " ".join(str(error).split()).rstrip(".")
-    return text[:160] or type(error).__name__
+    def _open(self, name: str) -> IO[bytes]:
+        return self._zip.open(self._infos[name])

@@ -14,10 +14,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from qtool.calibrate.layout import Shape
-from qtool.calibrate.npz import SUPPORTED
+from qtool.calibrate.layout import Shape, listed
+from qtool.calibrate.readers import open_files, supported
 from qtool.calibrate.selection import Range, Run, Selection
-from qtool.calibrate.sources import Feeds, ItemsSource, Source, SourceInfo, mapping_source, npz_source
+from qtool.calibrate.sources import Feeds, ItemsSource, Source, SourceInfo, mapping_source
 from qtool.calibrate.spool import Picker
 from qtool.errors import ConfigError, DataError
 from qtool.runtime import TensorInfo
@@ -28,7 +28,7 @@ Data: TypeAlias = (
     str
     | os.PathLike[str]
     | Sequence[str | os.PathLike[str]]
-    | Mapping[str, npt.NDArray[Any]]
+    | Mapping[str, npt.NDArray[Any] | os.PathLike[str]]
     | Iterable[Mapping[str, npt.NDArray[Any]]]
 )
 
@@ -56,7 +56,7 @@ class Samples:
         self.names = tuple(info.name for info in inputs)
         self._batch = next((source.batch for source in sources if source.batch is not None), None)
         selection = Selection.of([source.runs for source in sources])
-        every = dict.fromkeys([*notes, *(note for source in sources for note in source.notes)])
+        every = dict.fromkeys([*notes, *(note for source in sources for note in source.notes), *_ignored(sources)])
         if shuffle_seed is not None:
             selection = selection.shuffled(shuffle_seed)
         if limit is not None:
@@ -81,7 +81,9 @@ class Samples:
     def _select(self, selection: Selection) -> None:
         self._selection = selection
         self.count = selection.count
-        self.sources: tuple[SourceInfo, ...] = tuple(self._sources[number].info for number in selection.sources)
+        self.sources: tuple[SourceInfo, ...] = tuple(
+            info for number in selection.sources for info in self._sources[number].infos
+        )
 
     def slice(self, start: int, stop: int | None = None) -> Samples:
         """The samples from ``start`` up to ``stop`` of a pass, as a slice of a list; none are read.
@@ -102,18 +104,18 @@ class Samples:
         sliced._select(selection)
         return sliced
 
-    def by_source(self) -> Iterator[tuple[SourceInfo, int, list[Range], Samples]]:
+    def by_source(self) -> Iterator[tuple[Source, list[Range], Samples]]:
         """The samples apart by source, each in the order of the data whatever the order of a pass.
 
         Yields:
-            Where they come from, how many samples there are, which of them are used, and these as samples of their own:
-            less than a batch that the model fixes is left out of them.
+            A source, which of its samples are used, and these as samples of their own: less than a batch that the model
+            fixes is left out of them.
         """
         for number, ranges in self._selection.ranges():
             selection = self._selection.of_source(number)
             part = copy(self)
             part._select(selection if self._batch is None else selection.in_batches_of(self._batch))
-            yield self._sources[number].info, self._sources[number].count, ranges, part
+            yield self._sources[number], ranges, part
 
     @property
     def fixed_batch(self) -> int | None:
@@ -183,8 +185,10 @@ def open_samples(
     """Open samples and check them against a model.
 
     Args:
-        data: An ``.npz`` path or several (one after the other), a mapping of arrays whose leading axis counts samples,
-            or an iterable of mappings, one per sample (sizes may differ).
+        data: A path or several (one after the other), a mapping of arrays whose leading axis counts samples, or an
+            iterable of mappings, one per sample (sizes may differ). A path is a file, folder or glob of a kind for
+            which there is a reader (``.npz``, ``.npy``, ONNX test data sets); a ``.npy`` file may be given with the
+            name of its input, as ``"name=path"`` or in a mapping of names to :class:`pathlib.Path`.
         inputs: What the model wants.
         labels: Keys that :meth:`Samples.labels` will be asked for.
         limit: Use this many samples, the first in order; ``None``: all.
@@ -202,22 +206,39 @@ def open_samples(
         raise ConfigError(f"Seed of the shuffle is {shuffle_seed}; expected 0 or more.")
     if isinstance(data, Iterator) and limit is not None and shuffle_seed is None:
         data = list(islice(data, limit))  # it may have no end
-    return Samples(_sources(data, inputs, labels), inputs, limit=limit, shuffle_seed=shuffle_seed)
+    sources, notes = _sources(data, inputs, labels)
+    return Samples(sources, inputs, notes, limit=limit, shuffle_seed=shuffle_seed)
 
 
-def _sources(data: Data, inputs: Sequence[TensorInfo], labels: Sequence[str]) -> list[Source]:
+def _sources(data: Data, inputs: Sequence[TensorInfo], labels: Sequence[str]) -> tuple[Sequence[Source], list[str]]:
+    """Sources, and notes about what was ignored beside them."""
     if isinstance(data, (str, os.PathLike)):
-        return [npz_source(os.fspath(data), inputs, labels)]
+        return open_files([data], inputs, labels)
     if isinstance(data, Mapping):
-        return [mapping_source(data, inputs, labels)]
+        if isinstance(data, dict):  # what numpy.load returns would read every array
+            paths = {name: value for name, value in data.items() if isinstance(value, os.PathLike)}
+            if paths and len(paths) == len(data):
+                return open_files(paths, inputs, labels)
+        return [mapping_source(data, inputs, labels)], []
     if isinstance(data, (np.ndarray, bytes)) or not isinstance(data, Iterable):
-        raise DataError(f"Sample data is {type(data).__name__}.", hint=SUPPORTED)
+        raise DataError(f"Sample data is {type(data).__name__}.", hint=supported())
     if isinstance(data, Sequence) and any(isinstance(item, (str, os.PathLike)) for item in data):
-        paths = [os.fspath(item) for item in data if isinstance(item, (str, os.PathLike))]
-        if len(paths) != len(data):
-            raise DataError("Sample data mixes file paths with something else.", hint=SUPPORTED)
-        return [npz_source(path, inputs, labels) for path in paths]
-    return [ItemsSource(data, inputs, labels)]
+        items = [item for item in data if isinstance(item, (str, os.PathLike))]
+        if len(items) != len(data):
+            raise DataError("Sample data mixes file paths with something else.", hint=supported())
+        return open_files(items, inputs, labels)
+    return [ItemsSource(data, inputs, labels)], []
+
+
+def _ignored(sources: Iterable[Source]) -> Iterator[str]:
+    """One sentence for all sources that hold the same arrays beside the inputs."""
+    subjects: dict[tuple[str, ...], list[str]] = {}
+    for source in sources:
+        if source.ignored:
+            subjects.setdefault(source.ignored, []).append(source.subject)
+    for names, (first, *others) in subjects.items():
+        more = f" and {len(others)} more" if others else ""
+        yield f"{first}{more}: ignored {listed(names, 10)}: not among the model's inputs."
 
 
 def random_samples(inputs: Sequence[TensorInfo], count: int, seed: int = 0) -> Samples:

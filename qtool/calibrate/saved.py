@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -88,8 +88,8 @@ class SavedStatistics:
 
 
 def source_hashes(coverage: Coverage) -> tuple[str, ...]:
-    """The SHA-256 of each source, as a record of what was used."""
-    return tuple(sorted(use.sha256 for use in coverage))
+    """The SHA-256 of each data file, as a record of what was used."""
+    return tuple(sorted({sha256 for use in coverage for sha256 in use.files or (use.sha256,)}))
 
 
 def difference_of(model: Fingerprint, expected: Fingerprint, *, other: str) -> str | None:
@@ -113,51 +113,65 @@ def difference_of(model: Fingerprint, expected: Fingerprint, *, other: str) -> s
     return f"where {other} has {theirs}, it has {ours}"
 
 
-def merge_saved(parts: Sequence[SavedStatistics], *, subject: str = "The merged statistics") -> SavedStatistics:
+def merge_saved(parts: Iterable[SavedStatistics], *, subject: str = "The merged statistics") -> SavedStatistics:
     """The statistics of all samples of the parts: equal to those of one run over them, in whatever order.
 
     Args:
-        parts: One or more, of one model and of different samples.
+        parts: One or more, of one model and of different samples; each is let go before the next is asked for.
         subject: Start of error messages about the result.
 
     Raises:
         DataError: If they are of different models, were made with different settings, or share samples.
+        ValueError: If there are none.
     """
-    first, *others = parts
-    for part in others:
-        _require_alike(part, first)
-    try:
-        coverage = combined(part.coverage for part in parts)
-    except OverlapError as error:
-        raise DataError(
-            f"{' and '.join(_subjects(parts, str(error)))} cannot be merged: {error} would count twice.",
-            hint="Merge statistics of different samples; each sample counts once.",
-        ) from error
-    except ValueError as error:
-        raise DataError(f"{first.subject} and the others cannot be merged: {error}.") from error
-    names = list(first.statistics)
-    if any(list(part.statistics) != names for part in others):
-        names = sorted(names)
-    tensors = {}
-    for name in names:
-        total = first.statistics[name]
-        for part in others:
-            total = merge(total, part.statistics[name])
-        tensors[name] = total
-    observed = sum(part.statistics.samples for part in parts)
-    kept = Kept.merged(part.kept for part in parts)
-    return SavedStatistics(Statistics(tensors, observed), first.model, coverage, kept, subject)
+    total: SavedStatistics | None = None
+    before: list[tuple[str, Coverage]] = []
+    for part in parts:
+        if total is not None:
+            _require_alike(part, total)
+            _require_apart(part, before)
+        before.append((part.subject, part.coverage))
+        total = part if total is None else _sum(total, part)
+        del part
+    if total is None:
+        raise ValueError("There are no statistics to merge.")
+    return replace(total, subject=subject)
 
 
-def _subjects(parts: Sequence[SavedStatistics], overlap: str) -> list[str]:
-    """The two files that share samples: the first pair whose coverage alone overlaps the same way."""
-    for number, one in enumerate(parts):
-        for other in parts[number + 1 :]:
-            try:
-                combined([one.coverage, other.coverage])
-            except OverlapError:
-                return [one.subject, other.subject]
-    raise AssertionError(f"Bug: no two files share {overlap}")
+def _sum(a: SavedStatistics, b: SavedStatistics) -> SavedStatistics:
+    names = list(a.statistics)
+    if names != list(b.statistics):
+        names.sort()
+    tensors = {name: merge(a.statistics[name], b.statistics[name]) for name in names}
+    return replace(
+        a,
+        statistics=Statistics(tensors, a.statistics.samples + b.statistics.samples),
+        coverage=combined([a.coverage, b.coverage], repeats=True),
+        kept=Kept.merged([a.kept, b.kept]),
+    )
+
+
+def _require_apart(part: SavedStatistics, before: Iterable[tuple[str, Coverage]]) -> None:
+    """Refuse samples that were counted already.
+
+    Raises:
+        DataError: Naming them and the two files.
+    """
+    for subject, coverage in before:
+        try:
+            combined([coverage, part.coverage])
+        except OverlapError as error:
+            raise DataError(
+                f"{subject} and {_inside(part.subject)} share samples: {error}; merged, they would count twice.",
+                hint="Merge statistics of different samples.",
+            ) from error
+        except ValueError as error:
+            raise DataError(f"{subject} and {_inside(part.subject)} cannot be merged: {error}.") from error
+
+
+def _inside(subject: str) -> str:
+    """A subject in the middle of a sentence."""
+    return subject[0].lower() + subject[1:]
 
 
 def _require_alike(part: SavedStatistics, first: SavedStatistics) -> None:
@@ -166,7 +180,7 @@ def _require_alike(part: SavedStatistics, first: SavedStatistics) -> None:
     Raises:
         DataError: Naming the first difference.
     """
-    of_first = first.subject[0].lower() + first.subject[1:]
+    of_first = _inside(first.subject)
     what = difference_of(part.model, first.model, other=f"that of {of_first}")
     if what is not None:
         raise DataError(

@@ -1,4 +1,6 @@
-"""Where samples come from: an ``.npz`` file, a mapping of arrays, or an iterable of mappings.
+"""Where samples come from: arrays whose leading axis counts samples, or an iterable of mappings.
+
+Which files hold such arrays is the business of ``calibrate/readers``.
 
 Each source checks everything that shapes and types can tell when it is made, and then yields *parts*: mappings that
 the model could be run on, with the number of samples in each.
@@ -9,8 +11,8 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -20,12 +22,15 @@ import numpy as np
 import numpy.typing as npt
 
 from qtool.calibrate.layout import Layout, Shape, cast, cast_note, place_item, plan_layout, require_names
-from qtool.calibrate.npz import SUPPORTED, Member, NpzFile
+from qtool.calibrate.npy import Member
 from qtool.calibrate.selection import Range, Run, pieces
 from qtool.errors import DataError
 from qtool.runtime import TensorInfo
 
+FORMS = "a mapping of arrays, or an iterable of mappings (one per sample)"
+_HINT = f"Supported: {FORMS}."
 Feeds = dict[str, npt.NDArray[Any]]
+Pieces = Generator[npt.NDArray[Any], None, None]
 
 
 class SourceInfo:
@@ -53,18 +58,32 @@ class Source(ABC):
     """Samples from one place, in a fixed order, as often as asked for.
 
     Attributes:
-        info: Provenance.
-        notes: What was ignored or cast, a sentence each.
+        subject: Start of messages about it, such as ``Sample data 'calib.npz'``.
+        infos: Provenance: one file or several, or arrays in memory.
+        notes: What was cast or done otherwise, a sentence each.
+        ignored: Names of arrays that are no inputs.
         runs: All samples, in order.
         batch: Batch size that the model fixes; ``None`` if it takes any.
         seekable: Whether :meth:`parts` reaches samples far from the front as quickly as the first ones.
     """
 
-    info: SourceInfo
+    subject: str
+    infos: tuple[SourceInfo, ...]
     notes: tuple[str, ...]
+    ignored: tuple[str, ...] = ()
     runs: tuple[Run, ...]
     batch: int | None
     seekable: bool = False
+
+    @property
+    def info(self) -> SourceInfo:
+        """Provenance in one: that of the only file, or a digest of those of all files, in order."""
+        if len(self.infos) == 1:
+            return self.infos[0]
+        return SourceInfo(
+            ", ".join(info.path or "" for info in self.infos),
+            lambda: hashlib.sha256("\n".join(info.sha256 for info in self.infos).encode()).hexdigest(),
+        )
 
     @property
     def count(self) -> int:
@@ -105,7 +124,7 @@ class Store(Protocol):
     def member(self, name: str) -> Member:
         """Shape and type of an array."""
 
-    def rows(self, member: Member, size: int, ranges: Sequence[Range]) -> Iterator[npt.NDArray[Any]]:
+    def rows(self, member: Member, size: int, ranges: Sequence[Range]) -> Pieces:
         """Pieces of at most ``size`` entries of the leading axis, of ascending ranges of it."""
 
     def read(self, member: Member) -> npt.NDArray[Any]:
@@ -124,7 +143,7 @@ class MappingStore:
         array = self._array(name)
         return Member(name, array.shape, array.dtype, fortran_order=False, offset=0)
 
-    def rows(self, member: Member, size: int, ranges: Sequence[Range]) -> Iterator[npt.NDArray[Any]]:
+    def rows(self, member: Member, size: int, ranges: Sequence[Range]) -> Pieces:
         """Views of at most ``size`` entries of the leading axis."""
         array = self._array(member.name)
         for start, stop in pieces(ranges, size):
@@ -143,7 +162,7 @@ class ArraySource(Source):
 
     Args:
         subject: Start of error messages.
-        info: Provenance.
+        infos: Provenance.
         open_store: Gives access to the arrays, from the start, each time it is called.
         inputs: What the model wants.
         labels: Further keys that will be asked for.
@@ -156,16 +175,16 @@ class ArraySource(Source):
     def __init__(
         self,
         subject: str,
-        info: SourceInfo,
+        infos: Sequence[SourceInfo],
         open_store: Callable[[], AbstractContextManager[Store]],
         inputs: Sequence[TensorInfo],
         labels: Sequence[str],
         *,
         seekable: bool = False,
     ) -> None:
-        self.info = info
+        self.infos = tuple(infos)
         self.seekable = seekable
-        self._subject = subject
+        self.subject = subject
         self._open = open_store
         self._inputs = tuple(inputs)
         with open_store() as store:
@@ -174,10 +193,8 @@ class ArraySource(Source):
             self._layout = plan_layout(subject, inputs, {name: m.shape for name, m in self._members.items()})
             for key in labels:
                 self._label_member(store, key)
-            extra = [f"'{n}'" for n in store.names if n not in self._members and n not in labels]
+            self.ignored = tuple(n for n in store.names if n not in self._members and n not in labels)
         notes = [cast_note(subject, i, self._members[i.name].dtype) for i in inputs]
-        if extra:
-            notes.append(f"{subject}: ignored {', '.join(extra)}: not among the model's inputs.")
         self.notes = tuple(note for note in notes if note)
         self.batch = self._layout.batch
         self.runs = (Run(self._layout.count, self._key()),)
@@ -186,10 +203,11 @@ class ArraySource(Source):
         """See :meth:`Source.parts`."""
         size = 1 if self._layout.one_by_one else size
         key = self._key()
-        with self._open() as store:
+        # a stream that is left open keeps its file open, and the traceback of an error keeps the stream
+        with self._open() as store, ExitStack() as streams_end:
             constants = {i.name: store.read(self._members[i.name]) for i in self._inputs if self._is_constant(i)}
             streams = {
-                i.name: store.rows(self._members[i.name], size, ranges)
+                i.name: streams_end.enter_context(closing(store.rows(self._members[i.name], size, ranges)))
                 for i in self._inputs
                 if not self._is_constant(i)
             }
@@ -199,7 +217,7 @@ class ArraySource(Source):
                     array = constants[info.name] if self._is_constant(info) else next(streams[info.name])
                     if info.name in self._layout.stacked:
                         array = array[0]
-                    feeds[info.name] = cast(self._subject, info, np.asarray(array))
+                    feeds[info.name] = cast(self.subject, info, np.asarray(array))
                 yield Run(stop - start, key), feeds
 
     def labels(self, key: str) -> npt.NDArray[Any]:
@@ -210,13 +228,13 @@ class ArraySource(Source):
     def _label_member(self, store: Store, key: str) -> Member:
         if key not in store.names:
             raise DataError(
-                f"{self._subject} has no array '{key}' for the labels; given: {', '.join(store.names)}.",
+                f"{self.subject} has no array '{key}' for the labels; given: {', '.join(store.names)}.",
                 hint="Name the array that holds the labels.",
             )
         member, count = store.member(key), self._layout.count
         if not member.shape or member.shape[0] != count:
             raise DataError(
-                f"{self._subject}: labels '{key}' have shape {list(member.shape)}; expected one entry for each of "
+                f"{self.subject}: labels '{key}' have shape {list(member.shape)}; expected one entry for each of "
                 f"{count} samples."
             )
         return member
@@ -235,13 +253,6 @@ class ArraySource(Source):
         return self._layout
 
 
-def npz_source(path: str | Path, inputs: Sequence[TensorInfo], labels: Sequence[str]) -> ArraySource:
-    """Samples of one ``.npz`` file, streamed."""
-    info = SourceInfo(str(path), lambda: file_sha256(path))
-    verified: set[str] = set()
-    return ArraySource(f"Sample data '{path}'", info, lambda: NpzFile(path, verified=verified), inputs, labels)
-
-
 def mapping_source(arrays: Mapping[str, Any], inputs: Sequence[TensorInfo], labels: Sequence[str]) -> ArraySource:
     """Samples of arrays in memory."""
     names = [i.name for i in inputs]
@@ -249,7 +260,7 @@ def mapping_source(arrays: Mapping[str, Any], inputs: Sequence[TensorInfo], labe
     # other mappings, such as what numpy.load returns, read an array each time they are asked for it
     return ArraySource(
         "Sample data",
-        info,
+        [info],
         lambda: nullcontext(MappingStore(arrays)),
         inputs,
         labels,
@@ -274,6 +285,7 @@ class ItemsSource(Source):
 
     def __init__(self, items: Iterable[Any], inputs: Sequence[TensorInfo], labels: Sequence[str]) -> None:
         self._inputs = tuple(inputs)
+        self.subject = "Sample data"
         notes: dict[str, None] = {}
         if isinstance(items, Iterator):
             items = list(items)
@@ -296,12 +308,12 @@ class ItemsSource(Source):
             if extra:
                 notes[f"Samples: ignored {', '.join(extra)}: not among the model's inputs."] = None
         if not runs:
-            raise DataError("Sample data is empty: the iterable yields no samples.", hint=SUPPORTED)
+            raise DataError("Sample data is empty: the iterable yields no samples.", hint=_HINT)
         self.runs = tuple(runs)
         self.notes = tuple(note for note in notes if note)
         starts = list(accumulate((run.rows for run in runs), initial=0))
         self._starts = starts[:-1]
-        self.info = SourceInfo(None, lambda: arrays_sha256(feeds for _, feeds in self.parts(1, [(0, starts[-1])])))
+        self.infos = (SourceInfo(None, lambda: arrays_sha256(feeds for _, feeds in self.parts(1, [(0, starts[-1])]))),)
 
     @staticmethod
     def fixed_batch(inputs: Sequence[TensorInfo]) -> int | None:
@@ -370,7 +382,7 @@ class ItemsSource(Source):
 
     def _part(self, subject: str, item: Any, *, convert: bool) -> tuple[Run, Feeds]:
         if not isinstance(item, Mapping):
-            raise DataError(f"{subject} is {type(item).__name__}; expected a mapping of arrays.", hint=SUPPORTED)
+            raise DataError(f"{subject} is {type(item).__name__}; expected a mapping of arrays.", hint=_HINT)
         require_names(subject, self._inputs, item)
         feeds = {}
         for info in self._inputs:

@@ -48,8 +48,7 @@ class Spool:
             self._file.seek(offset)
             for name, dtype, shape in arrays:
                 array: npt.NDArray[Any] = np.empty(shape, dtype)
-                target = array.reshape(-1).view(np.uint8).data if array.nbytes else memoryview(b"")
-                if self._file.readinto(target) != len(target):
+                if array.nbytes and self._file.readinto(array.reshape(-1).view(np.uint8).data) != array.nbytes:
                     raise EOFError("the temporary file is too short")
                 feeds[name] = array
         return run, feeds

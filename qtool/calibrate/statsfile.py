@@ -45,7 +45,7 @@ from qtool.version import package_version
 SCHEMA_VERSION = 2
 _KIND = "qtool statistics"
 _BINS = 2 << HISTOGRAM_BITS
-_MAX_HEADER_BYTES = 64 << 20
+_MAX_HEADER_BYTES = 32 << 20
 _COUNTS = ("count", "nan", "pos_inf", "neg_inf", "zeros", "sample_ranges")
 _SUMS = ("sample_min_sum", "sample_max_sum")  # integers of hundreds of bits: hexadecimal text
 _CHANNELS: dict[str, np.dtype[Any]] = {"channel_absmax": np.dtype("<f4"), "channel_energy": np.dtype("<f8")}
@@ -63,14 +63,30 @@ _TEXT = "text"  # NumPy's name of a text type holds the length, which differs fr
 _HOW = "'qtool calibrate MODEL --data DATA -o STATS' makes one; samples are given with --calib."
 
 
-def save_statistics(path: str | os.PathLike[str], saved: SavedStatistics) -> None:
+def save_statistics(
+    path: str | os.PathLike[str], saved: SavedStatistics, *, draft: str | os.PathLike[str] | None = None
+) -> None:
     """Write a statistics file; it appears whole or not at all. An existing file is replaced.
+
+    Args:
+        path: Where it goes.
+        saved: What it holds.
+        draft: File in the same folder that is written first, and left behind only if the process is killed; by default
+            one with a name of its own.
 
     Raises:
         ConfigError: If it cannot be written.
     """
     target = Path(path)
     try:
+        if draft is not None:
+            try:
+                with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
+                    _write(archive, saved)
+                Path(draft).replace(target)
+            finally:
+                Path(draft).unlink(missing_ok=True)
+            return
         # a folder, so that the file itself gets the permissions of any new file
         with tempfile.TemporaryDirectory(prefix=".qtool-", dir=target.parent) as folder:
             draft = Path(folder) / "statistics.npz"
@@ -91,15 +107,15 @@ def load_statistics(path: str | os.PathLike[str]) -> SavedStatistics:
     with NpzFile(Path(path), subject=subject, supported=_HOW) as archive:
         if "header" not in archive.names:
             _refuse_kind(subject)
-        header = _header(archive)
         held = sum(archive.member(name).nbytes for name in archive.names)
         if held > archive.path.stat().st_size:
             raise DataError(f"{subject} is compressed; expected plain members, as qtool writes them.", hint=_HOW)
+        header = _header(archive)
         try:
             return _parsed(archive, header)
-        except (KeyError, TypeError, ValueError) as error:  # the header is not what was written
+        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:  # not what was written
             raise DataError(
-                f"{subject} is damaged: {' '.join(str(error).split())[:160] or type(error).__name__}.",
+                f"{subject} is damaged: {_reason(error)}.",
                 hint="Calibrate again.",
             ) from error
 
@@ -119,7 +135,7 @@ def _write(archive: zipfile.ZipFile, saved: SavedStatistics) -> None:
         "schema_version": SCHEMA_VERSION,
         "qtool_version": package_version(),
         "samples": saved.samples,
-        "sources": [{"sha256": use.sha256, "held": use.held, "used": use.used} for use in saved.coverage],
+        "sources": [use.to_dict() for use in saved.coverage],
         "observed_samples": saved.statistics.samples,
         "histograms": bool(histograms),
         "histogram_bits": HISTOGRAM_BITS,
@@ -224,20 +240,25 @@ def _header(archive: NpzFile) -> dict[str, Any]:
     return header
 
 
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())[:160] or type(error).__name__
+    return f"{text} is missing" if isinstance(error, KeyError) else text
+
+
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
 def _parsed(archive: NpzFile, header: Mapping[str, Any]) -> SavedStatistics:
-    """The contents; KeyError, TypeError or ValueError where the header is not what was written."""
+    """The contents; LookupError, TypeError and the like where the header is not what was written."""
     if header["histogram_bits"] != HISTOGRAM_BITS:
         raise ValueError(f"histograms of {_BINS} bins are expected")
     model = Fingerprint(
-        tuple(Part(_text(kind), _text(name), _sha(sha)) for kind, name, sha in header["model"]["parts"])
+        tuple(Part(_text(kind), _text(name), _sha(sha)) for kind, name, sha in _list(header["model"]["parts"]))
     )
     if model.sha256 != header["model"]["sha256"]:
         raise ValueError("the model's parts do not match their digest")
-    rows = header["tensors"]
+    rows = _list(header["tensors"])
     tensors: dict[str, TensorStatistics] = {}
     absmax, energy = (_channels(archive, key, [row[key] for row in rows]) for key in _CHANNELS)
     with closing(_histograms(archive, len(rows), wanted=header["histograms"])) as histograms:
@@ -252,7 +273,8 @@ def _parsed(archive: NpzFile, header: Mapping[str, Any]) -> SavedStatistics:
             if not (one.clip_weight >= 1.0 and one.floor <= 0.0 and 0.0 <= one.coherence < math.inf):
                 raise ValueError(f"what is said about the readers of tensor '{name}' is out of bounds")
             tensors[name] = one
-    coverage = tuple(_use(use) for use in header["sources"])
+    _require_no_others(archive, header)
+    coverage = tuple(_use(use) for use in _list(header["sources"]))
     if combined([coverage], repeats=True) != coverage or sum(use.samples for use in coverage) != header["samples"]:
         raise ValueError("the sources contradict each other or the number of samples")
     observed = _count(header["observed_samples"])
@@ -365,25 +387,35 @@ def _checked(name: str, row: Mapping[str, Any], histogram: npt.NDArray[np.int64]
     return one
 
 
+def _require_no_others(archive: NpzFile, header: Mapping[str, Any]) -> None:
+    """Refuse members that the header knows nothing of."""
+    batches = header["batches"]
+    known = {"header", "histograms", *_CHANNELS}
+    known |= {f"batch_{b}_{i}" for b in range(len(batches["kept"])) for i in range(len(batches["inputs"]))}
+    for name in (*archive.names, *archive.strangers):
+        if name not in known:
+            raise ValueError(f"member '{name}' is unknown")
+
+
 def _use(row: Mapping[str, Any]) -> SourceUse:
     held = None if row["held"] is None else _count(row["held"])
     used = []
     end = 0
-    for start, stop, times in row["used"]:
+    for start, stop, times in _list(row["used"]):
         if not end <= _count(start) < _count(stop) or _count(times) < 1 or (held is not None and stop > held):
             raise ValueError("the stretches of a source overlap, or go beyond its end")
         used.append((start, stop, times))
         end = stop
     if not used:
         raise ValueError("a source has no stretches")
-    return SourceUse(_sha(row["sha256"]), held, tuple(used))
+    return SourceUse(_sha(row["sha256"]), held, tuple(used), tuple(_sha(sha256) for sha256 in _list(row["files"])))
 
 
 def _kept(archive: NpzFile, table: Mapping[str, Any], coverage: Coverage) -> Kept:
-    inputs = [(_text(name), None if kind == _TEXT else _element_type(kind)) for name, kind in table["inputs"]]
+    inputs = [(_text(name), None if kind == _TEXT else _element_type(kind)) for name, kind in _list(table["inputs"])]
     known = None if any(use.held is None for use in coverage) else {use.sha256 for use in coverage}
     batches = []
-    for number, (source, place, count) in enumerate(table["kept"]):
+    for number, (source, place, count) in enumerate(_list(table["kept"])):
         if known is not None and source not in known:
             raise ValueError("a kept batch is of an unknown source")
         feeds = {}
@@ -428,6 +460,12 @@ def _big_integer(value: object) -> int:
     if not _HEXADECIMAL.fullmatch(text):
         raise ValueError(f"{text[:40]!r} is no integer")
     return int(text, 16)
+
+
+def _list(value: object) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(f"{str(value)[:40]!r} is no list")
+    return value
 
 
 def _text(value: object) -> str:

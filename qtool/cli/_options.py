@@ -62,6 +62,60 @@ ConfigFile = Annotated[
     ),
 ]
 
+DATA_HELP = (
+    "a file, a folder or a quoted glob of .npz files with one array per model input, samples on the leading axis; .npy "
+    "files named after the inputs, or NAME=FILE.npy for each; or a folder of ONNX test data (test_data_set_0). "
+    "Repeatable."
+)
+SampleCount = Annotated[
+    int | None,
+    typer.Option(
+        "--samples",
+        metavar="N",
+        min=1,
+        show_default="all",
+        help="Use N samples of the data: the first ones, or those that --shuffle puts first.",
+        rich_help_panel=CALIBRATION,
+    ),
+]
+Shuffle = Annotated[
+    int | None,
+    typer.Option(
+        "--shuffle",
+        metavar="SEED",
+        min=0,
+        show_default="the order of the data",
+        help="Take the samples in an order that SEED decides. Samples of .npz files are copied to a temporary file for "
+        "that, as far as they are used.",
+        rich_help_panel=CALIBRATION,
+    ),
+]
+Batch = Annotated[
+    str | None,
+    typer.Option(
+        "--batch",
+        metavar="N|auto",
+        show_default="auto",
+        help="Run up to N samples at once, where the model leaves that open; the result does not depend on it.",
+        rich_help_panel=RUN,
+    ),
+]
+
+
+def batch_size(text: str | None) -> int | None:
+    """Value of ``--batch``; ``None`` for ``auto``.
+
+    Raises:
+        ConfigError: If it is neither ``auto`` nor a positive number.
+    """
+    from qtool.errors import ConfigError
+
+    if text is None or text == "auto":
+        return None
+    if not text.isascii() or not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"Option --batch is '{text}'; expected a number of samples from 1 on, or auto.")
+    return int(text)
+
 
 def examples(*commands: str) -> str:
     """The examples at the end of a command's help, one per line."""

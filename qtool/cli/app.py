@@ -12,7 +12,8 @@ from typing import Annotated
 
 import typer
 
-from qtool.cli import bench, calibrate, eval_, info, inspect, quantize
+from qtool.cli import bench, calibrate, eval_, info, inspect, quantize, stats
+from qtool.cli._args import spread
 from qtool.cli._errors import describe, is_debugging
 from qtool.cli._options import examples
 from qtool.cli._output import Output, open_missing_streams
@@ -34,6 +35,7 @@ app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("eval", epilog=eval_.EXAMPLES)(eval_.evaluate)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect)
 app.command("info", epilog=info.EXAMPLES)(info.info)
+app.add_typer(stats.app, name="stats")
 app.add_typer(bench.app, name="bench")
 
 
@@ -75,7 +77,8 @@ def run(args: Sequence[str] | None = None) -> int:
         warnings.showwarning = lambda message, *_, **__: out.warning(str(message))
         try:
             # not standalone: usage errors arrive here instead of in a box on the terminal
-            code = app(args=None if args is None else list(args), prog_name="qtool", standalone_mode=False)
+            given = spread(sys.argv[1:] if args is None else args)
+            code = app(args=given, prog_name="qtool", standalone_mode=False)
             sys.stdout.flush()
         except (KeyboardInterrupt, typer.Abort):
             code = EXIT_INTERRUPTED

@@ -25,16 +25,17 @@ EXAMPLES = opt.examples(
 def calibrate(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The float model, an ONNX file.", show_default=False)],
     data: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--data",
             metavar="DATA",
             show_default=False,
-            help="Calibration samples: an npz file with one array per model input, samples on the leading axis. "
-            "Repeatable.",
+            help=f"Calibration samples: {opt.DATA_HELP}",
             rich_help_panel=opt.CALIBRATION,
         ),
     ] = None,
+    samples: opt.SampleCount = None,
+    shuffle: opt.Shuffle = None,
     config: opt.ConfigFile = None,
     output: Annotated[
         Path | None,
@@ -51,6 +52,19 @@ def calibrate(
         bool,
         typer.Option("--force", help="Overwrite the output file if it exists.", rich_help_panel=opt.RUN),
     ] = False,
+    checkpoint: Annotated[
+        int | None,
+        typer.Option(
+            "--checkpoint",
+            metavar="N",
+            min=1,
+            show_default=False,
+            help="Every N samples, keep what was seen in STATS.partial. After an interruption the same command goes on "
+            "from there and writes the same file.",
+            rich_help_panel=opt.RUN,
+        ),
+    ] = None,
+    batch: opt.Batch = None,
     threads: opt.Threads = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
@@ -65,17 +79,35 @@ def calibrate(
     """
     out = Output(quiet=quiet, verbose=verbose, color=color)
     from qtool import api
+    from qtool.calibrate.readers import files_of
     from qtool.errors import ConfigError
     from qtool.publish import default_statistics
 
     if not data:
         raise ConfigError("No data to calibrate on; expected at least one --data DATA.")
     target = output or default_statistics(model)
-    check_json_target(json_target, model, config, target, *data)
-    with progress_bars(out) as progress:
-        statistics = api.calibrate(
-            model, data, output=target, config=config, force=force, num_threads=threads, progress=progress
-        )
+    check_json_target(json_target, model, config, target, *files_of(data))
+    at_once = opt.batch_size(batch)
+    try:
+        with progress_bars(out) as progress:
+            statistics = api.calibrate(
+                model,
+                data,
+                output=target,
+                config=config,
+                samples=samples,
+                shuffle=shuffle,
+                batch=at_once,
+                checkpoint=checkpoint,
+                force=force,
+                num_threads=threads,
+                progress=progress,
+            )
+    except KeyboardInterrupt:
+        partial = target.with_name(target.name + ".partial")
+        if checkpoint is not None and partial.exists():
+            out.note(f"'{partial}' is kept: the same command goes on from there.")
+        raise
     if json_target is not None:
         out.json(_document(target, statistics), json_target)
     out.say(f"{_count(len(statistics), 'tensor')} observed on {_count(statistics.samples, 'sample')}")

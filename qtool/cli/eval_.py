@@ -24,15 +24,11 @@ def evaluate(
     float_model: Annotated[Path, typer.Argument(metavar="FLOAT", help="The float model.", show_default=False)],
     quant_model: Annotated[Path, typer.Argument(metavar="QUANT", help="The quantized model.", show_default=False)],
     data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--data",
-            metavar="DATA",
-            show_default=False,
-            help="Samples to compare on: an npz file with one array per model input, samples on the leading axis. "
-            "Repeatable.",
-        ),
+        list[str] | None,
+        typer.Option("--data", metavar="DATA", show_default=False, help=f"Samples to compare on: {opt.DATA_HELP}"),
     ] = None,
+    samples: opt.SampleCount = None,
+    shuffle: opt.Shuffle = None,
     labels: Annotated[
         str | None,
         typer.Option("--labels", metavar="KEY", show_default=False, help="Array of the data that holds class labels."),
@@ -71,6 +67,7 @@ def evaluate(
             rich_help_panel=opt.GATES,
         ),
     ] = None,
+    batch: opt.Batch = None,
     threads: opt.Threads = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
@@ -82,11 +79,13 @@ def evaluate(
     Runs both on the same samples and shows quality per output, size and latency. Gates make it a test.
     """
     out = Output(quiet=quiet, verbose=verbose, color=color)
-    check_json_target(json_target, float_model, quant_model, *data or ())
     from qtool import api
+    from qtool.calibrate.readers import files_of
     from qtool.errors import ConfigError
     from qtool.evaluate import gates as gating
 
+    check_json_target(json_target, float_model, quant_model, *files_of(data))
+    at_once = opt.batch_size(batch)
     if not data:
         raise ConfigError("No data to compare on; expected at least one --data DATA.")
     # a gate that cannot be judged is a mistake to be told before an hour of work
@@ -106,6 +105,9 @@ def evaluate(
             labels=labels,
             metrics=list(dict.fromkeys([*metric, *needed])) if metric else None,
             latency=latency,
+            samples=samples,
+            shuffle=shuffle,
+            batch=at_once,
             num_threads=threads,
             progress=progress,
         )

@@ -15,6 +15,8 @@ from qtool.cli._summary import show_plan, show_summary
 EXAMPLES = opt.examples(
     "qtool quantize model.onnx --calib calib.npz",
     "qtool quantize model.onnx --calib a.npz --calib b.npz --format qdq --exclude 'op:Gemm' -o small.onnx",
+    "qtool quantize model.onnx --calib 'images/*.npz' --samples 200 --shuffle 0",
+    "qtool quantize bert.onnx --calib input_ids=ids.npy attention_mask=mask.npy",
     "qtool quantize model.onnx --stats model.stats.npz --method mse --method '/head/*=minmax'",
     "qtool quantize model.onnx --calib calib.npz --dry-run",
 )
@@ -23,16 +25,17 @@ EXAMPLES = opt.examples(
 def quantize(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="The float model, an ONNX file.", show_default=False)],
     calib: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option(
             "--calib",
             metavar="DATA",
             show_default=False,
-            help="Calibration samples: an npz file with one array per model input, samples on the leading axis. "
-            "Repeatable.",
+            help=f"Calibration samples: {opt.DATA_HELP}",
             rich_help_panel=opt.CALIBRATION,
         ),
     ] = None,
+    samples: opt.SampleCount = None,
+    shuffle: opt.Shuffle = None,
     stats: Annotated[
         Path | None,
         typer.Option(
@@ -179,6 +182,7 @@ def quantize(
         bool,
         typer.Option("--dry-run", help="Show the plan and write no model.", rich_help_panel=opt.RUN),
     ] = False,
+    batch: opt.Batch = None,
     threads: opt.Threads = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
@@ -193,9 +197,11 @@ def quantize(
     """
     out = Output(quiet=quiet, verbose=verbose, color=color)
     from qtool import api
+    from qtool.calibrate.readers import files_of
     from qtool.publish import default_output
 
-    check_json_target(json_target, model, config, output or default_output(model), stats, *calib or ())
+    check_json_target(json_target, model, config, output or default_output(model), stats, *files_of(calib))
+    at_once = opt.batch_size(batch)
     general, by_tensor = _methods(method or [])
 
     with progress_bars(out) as progress:
@@ -217,6 +223,9 @@ def quantize(
             allow_empty=allow_empty,
             config=config,
             random_calib=random_calib,
+            samples=samples,
+            shuffle=shuffle,
+            batch=at_once,
             force=force,
             dry_run=dry_run,
             num_threads=threads,

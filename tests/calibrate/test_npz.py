@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qtool.calibrate import npz
+from qtool.calibrate import npy
 from qtool.calibrate.npz import NpzFile
 from qtool.errors import DataError
 
@@ -58,7 +58,7 @@ def test_rows_are_the_array(folder, shape, dtype, size, compressed, fortran, dat
 
 
 def test_fortran_members_are_turned_in_strips(tmp_path, monkeypatch):
-    monkeypatch.setattr(npz, "_TRANSPOSE_BYTES", 100)
+    monkeypatch.setattr(npy, "_TRANSPOSE_BYTES", 100)
     array = np.asfortranarray(np.random.default_rng(0).standard_normal((7, 3, 5, 2), np.float32))
     np.savez(tmp_path / "a.npz", a=array)
     np.testing.assert_array_equal(np.concatenate(pieces(tmp_path / "a.npz", "a", 3)), array)
@@ -146,13 +146,13 @@ def test_headers_that_lie(tmp_path, content):
 
 def test_a_sample_of_many_gigabytes_is_refused_before_it_is_allocated(tmp_path, monkeypatch):
     write_zip(tmp_path / "a.npz", npy_bytes((1, 100_000), data=bytes(400_000)))
-    monkeypatch.setattr(npz, "_MAX_ROW_BYTES", 399_999)
+    monkeypatch.setattr(npy, "_MAX_ROW_BYTES", 399_999)
     refuse(tmp_path / "a.npz", "takes 400000 bytes for each sample; expected at most 399999")
 
 
 def test_whole_arrays_have_the_same_limit(tmp_path, monkeypatch):
     write_zip(tmp_path / "a.npz", npy_bytes((100, 1000), data=bytes(400_000)))
-    monkeypatch.setattr(npz, "_MAX_ROW_BYTES", 399_999)
+    monkeypatch.setattr(npy, "_MAX_ROW_BYTES", 399_999)
     with NpzFile(tmp_path / "a.npz") as archive, pytest.raises(DataError, match="takes 400000 bytes; expected at most"):
         archive.read(archive.member("a"))
 

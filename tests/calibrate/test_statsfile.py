@@ -56,7 +56,10 @@ def example(**changes: Any) -> SavedStatistics:
     fields: dict[str, Any] = {
         "statistics": observed(values, [0.0, -0.0], [-np.inf, 3.0, np.nan], [np.nan], [], [1e-30, 3e38]),
         "model": MODEL,
-        "coverage": (file_use("cd" * 32, 9, [(0, 2), (3, 4)]), file_use("ef" * 32, 2, [(0, 2)])),
+        "coverage": (
+            file_use("cd" * 32, 9, [(0, 2), (3, 4)], ["ab" * 32, "00" * 32]),
+            file_use("ef" * 32, 2, [(0, 2)]),
+        ),
         "kept": kept({"x": np.ones((2, 3), np.float32)}, {"x": np.zeros((1, 3), np.float32)}),
     }
     return SavedStatistics(**fields | changes)
@@ -148,8 +151,8 @@ def test_numpy_opens_it_without_pickle(tmp_path):
         header = json.loads(archive["header"].tobytes())
     assert header["schema_version"] == 2
     assert header["sources"] == [
-        {"sha256": "cd" * 32, "held": 9, "used": [[0, 2, 1], [3, 4, 1]]},
-        {"sha256": "ef" * 32, "held": 2, "used": [[0, 2, 1]]},
+        {"sha256": "cd" * 32, "files": ["ab" * 32, "00" * 32], "held": 9, "used": [[0, 2, 1], [3, 4, 1]]},
+        {"sha256": "ef" * 32, "files": [], "held": 2, "used": [[0, 2, 1]]},
     ]
     assert header["tensors"][2] | {"exponent": 0} == {
         "name": "t2/'\n", "count": 3, "nan": 1, "pos_inf": 0, "neg_inf": 1, "zeros": 0, "minimum": 3.0, "maximum": 3.0,
@@ -306,6 +309,8 @@ def _set(*keys: Any) -> Callable[[dict[str, Any]], None]:
         _set("samples", 4),
         _set("observed_samples", 0),
         _set("sources", 0, "held", 3),
+        _set("sources", 0, "files", ["0"]),
+        _set("sources", 0, "files", 3),
         _set("sources", 0, "held", "9"),
         _set("sources", 0, "used", []),
         _set("sources", 0, "used", [[0, 2, 1], [2, 3, 1]]),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import qtool
 from qtool.calibrate.collect import collect
 from qtool.calibrate.samples import open_samples
 from qtool.runtime import create_session
@@ -46,3 +47,37 @@ def test_ranges_of_inputs_and_outputs_are_those_of_the_data(zoo, name):
         values = np.concatenate([run[tensor].ravel() for run in runs])
         assert seen[tensor].count == values.size
         assert (seen[tensor].minimum, seen[tensor].maximum) == pytest.approx((values.min(), values.max()), rel=1e-4)
+
+
+@pytest.mark.zoo
+@pytest.mark.parametrize(("name", "shuffle_seed"), [("digits_vit", 0), ("ppocr_cls", 1)])
+def test_shuffled_split_and_merged_statistics_are_the_bytes_of_one_run(zoo, tmp_path, name, shuffle_seed):
+    model = zoo / f"{name}.onnx"
+    with np.load(zoo / f"{name}_calib.npz") as archive:
+        arrays = dict(archive)
+    count = len(next(iter(arrays.values())))
+    order = np.random.default_rng(shuffle_seed).permutation(count)
+    files = []
+    for part in range(8):
+        files.append(tmp_path / f"part{part}.npz")
+        np.savez(files[-1], **{key: array[order[part::8]] for key, array in arrays.items()})
+    qtool.calibrate(model, files, output=tmp_path / "whole.npz")
+    whole = (tmp_path / "whole.npz").read_bytes()
+    for number, options in enumerate([{"num_threads": 1, "batch": 3}, {"num_threads": 2, "shuffle": 7}]):
+        qtool.calibrate(model, files[::-1], output=tmp_path / f"other{number}.npz", **options)
+        assert (tmp_path / f"other{number}.npz").read_bytes() == whole
+    shards = []
+    for path in files:
+        shards.append(path.with_suffix(".stats.npz"))
+        qtool.calibrate(model, path, output=shards[-1])
+    qtool.merge_stats([shards[i] for i in np.random.default_rng(1).permutation(8)], tmp_path / "merged.npz")
+    assert (tmp_path / "merged.npz").read_bytes() == whole
+    # the same samples in memory: another origin, and the same statistics
+    rows = [{key: array[i] for key, array in arrays.items()} for i in range(count)]
+    for part in range(8):
+        qtool.calibrate(model, rows[part::8], output=tmp_path / f"memory{part}.npz")
+    qtool.calibrate(model, arrays, output=tmp_path / "memory.npz")
+    merged = qtool.merge_stats([tmp_path / f"memory{part}.npz" for part in range(8)], tmp_path / "memories.npz")
+    assert (tmp_path / "memories.npz").read_bytes() == (tmp_path / "memory.npz").read_bytes()
+    found = qtool.diff_stats(merged, tmp_path / "whole.npz")
+    assert (found.equal, found.same_data) == (True, False)

@@ -9,7 +9,17 @@ import pytest
 from qtool.errors import DataError
 from tests.cli.fakes import statistics, strict_json
 
-GIVEN = {"output": Path("m.stats.npz"), "config": None, "force": False, "num_threads": None, "progress": None}
+GIVEN = {
+    "output": Path("m.stats.npz"),
+    "config": None,
+    "samples": None,
+    "shuffle": None,
+    "batch": None,
+    "checkpoint": None,
+    "force": False,
+    "num_threads": None,
+    "progress": None,
+}
 
 
 def writing(*args, output, **options):
@@ -28,16 +38,18 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     [
         ([], {}),
         (["-o", "s.npz"], {"output": Path("s.npz")}),
+        (["--samples", "9", "--shuffle", "4", "--batch", "2"], {"samples": 9, "shuffle": 4, "batch": 2}),
         (["--output", "s.npz"], {"output": Path("s.npz")}),
         (["--config", "c.toml"], {"config": Path("c.toml")}),
         (["--force"], {"force": True}),
         (["--threads", "2"], {"num_threads": 2}),
+        (["--checkpoint", "64"], {"checkpoint": 64}),
     ],
 )
 def test_every_option_reaches_the_api(api, qtool_command, args, expected):
     fake = api(calibrate=writing)
     assert qtool_command("calibrate", "m.onnx", "--data", "a.npz", "--data", "b.npz", *args).code == 0
-    assert fake.calls == [("calibrate", (Path("m.onnx"), [Path("a.npz"), Path("b.npz")]), GIVEN | expected)]
+    assert fake.calls == [("calibrate", (Path("m.onnx"), ["a.npz", "b.npz"]), GIVEN | expected)]
 
 
 def test_stdout_is_the_path_and_stderr_the_summary(api, qtool_command):
@@ -102,3 +114,15 @@ def test_an_error_of_the_api_is_one_line(api, qtool_command):
     ended = qtool_command("calibrate", "m.onnx", "--data", "a.npz")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.splitlines() == ["error: Sample data 'a.npz' is empty.", "hint: Give samples."]
+
+
+def test_an_interrupt_says_that_the_checkpoint_is_kept(api, qtool_command):
+    def interrupted(*args, output, **options):
+        Path(f"{output}.partial").write_bytes(b"x")
+        raise KeyboardInterrupt
+
+    api(calibrate=interrupted)
+    ended = qtool_command("calibrate", "m.onnx", "--data", "a.npz", "--checkpoint", "5")
+    assert (ended.code, ended.out) == (130, "")
+    assert "note: 'm.stats.npz.partial' is kept: the same command goes on from there." in ended.err.splitlines()
+    assert "kept" not in qtool_command("calibrate", "m.onnx", "--data", "a.npz").err

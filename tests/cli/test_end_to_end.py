@@ -150,7 +150,6 @@ WRONG = {
     "everything excluded": (["quantize", "model.onnx", *CALIB, "--exclude", "*"], 1),
     "samples are a folder": (["quantize", "model.onnx", "--calib", "."], 2),
     "samples are a model": (["quantize", "model.onnx", "--calib", "model.onnx"], 2),
-    "samples are npy": (["quantize", "model.onnx", "--calib", "x.npy"], 2),
     "samples are integers": (["quantize", "model.onnx", "--calib", "int.npz"], 2),
     "samples are text": (["quantize", "model.onnx", "--calib", "str.npz"], 2),
     "samples are complex": (["quantize", "model.onnx", "--calib", "complex.npz"], 2),
@@ -173,7 +172,6 @@ WRONG = {
 def damaged(work) -> Path:
     """Samples that are none, and a model that is another one."""
     x = np.load(work / "calib.npz")["Input3"]
-    np.save(work / "x.npy", x)
     np.savez(work / "int.npz", Input3=x.astype(np.int64))
     np.savez(work / "str.npz", Input3=np.full(x.shape, "a"))
     np.savez(work / "complex.npz", Input3=x.astype(np.complex64))

@@ -9,19 +9,23 @@ import pytest
 from tests.cli.fakes import report, strict_json
 
 DATA = ("--data", "e.npz")
+CHOICE = ("--samples", "3", "--shuffle", "1", "--batch", "2")
 
 
 def test_what_reaches_the_api(api, qtool_command):
     fake = api()
     args = ["--data", "a.npz", "--data", "b.npz", "--labels", "labels", "--no-latency", "--threads", "2"]
-    assert qtool_command("eval", "m.onnx", "q.onnx", *args, "--metric", "sqnr").code == 0
+    assert qtool_command("eval", "m.onnx", "q.onnx", *args, *CHOICE, "--metric", "sqnr").code == 0
     ((_, positional, passed),) = fake.calls
-    assert positional == (Path("m.onnx"), Path("q.onnx"), [Path("a.npz"), Path("b.npz")])
+    assert positional == (Path("m.onnx"), Path("q.onnx"), ["a.npz", "b.npz"])
     expected = {
         "engine": "ort",
         "labels": "labels",
         "metrics": ["sqnr"],
         "latency": False,
+        "samples": 3,
+        "shuffle": 1,
+        "batch": 2,
         "num_threads": 2,
         "progress": None,
     }

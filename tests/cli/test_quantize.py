@@ -26,6 +26,9 @@ NOT_GIVEN = {
     "allow_empty": None,
     "config": None,
     "random_calib": None,
+    "samples": None,
+    "shuffle": None,
+    "batch": None,
     "force": False,
     "dry_run": False,
     "num_threads": None,
@@ -62,6 +65,10 @@ def test_what_is_not_given_is_none(api, qtool_command):
         (["--config", "c.toml"], {"config": Path("c.toml")}),
         (["--stats", "s.npz"], {"stats": Path("s.npz")}),
         (["--random-calib", "4"], {"random_calib": 4}),
+        (["--samples", "100"], {"samples": 100}),
+        (["--shuffle", "0"], {"shuffle": 0}),
+        (["--batch", "8"], {"batch": 8}),
+        (["--batch", "auto"], {"batch": None}),
         (["--dedicated-qdq"], {"dedicated_qdq": True}),
         (["--allow-empty"], {"allow_empty": True}),
         (["--force"], {"force": True}),
@@ -79,7 +86,7 @@ def test_every_option_reaches_the_api(api, qtool_command, args, expected):
 def test_several_data_files(api, qtool_command):
     fake = api()
     qtool_command("quantize", "m.onnx", "--calib", "a.npz", "--calib", "b.npz")
-    assert fake.calls[0][1] == (Path("m.onnx"), [Path("a.npz"), Path("b.npz")])
+    assert fake.calls[0][1] == (Path("m.onnx"), ["a.npz", "b.npz"])
 
 
 def test_stdout_is_the_path_and_stderr_the_summary(api, qtool_command):

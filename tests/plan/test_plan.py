@@ -251,8 +251,8 @@ def test_too_few_values_for_a_percentile_are_said(percent, said):
     model = build("m (float[N,4] x) => (float[N,4] y) { [a] y = MatMul(x, w) }", {"w": np.eye(4, dtype=np.float32)})
     plan = plan_of(model, {"x": normal(400, 4)}, method=f"percentile:{percent}")
     expected = (
-        "percentile:99.99 cuts less than one of the 1600 values of 'x' (and of 1 more tensors): its range is all but that of minmax. "
-        "Calibrate on more samples, or use a lower percentile"
+        "percentile:99.99 cuts less than one of the 1600 values of 'x' (and of 1 more tensors): its range is all but "
+        "that of minmax. Calibrate on more samples, or use a lower percentile"
     )
     assert plan.notes == ((expected,) if said else ())
 
