@@ -1,4 +1,4 @@
-"""Remove Identity, and Dropout in inference mode.
+"""Remove Identity, Cast and CastLike to the type that is there, and Dropout in inference mode.
 
 Scope: the top graph (a body that captures such an output reads the input instead).
 """
@@ -44,6 +44,9 @@ class EliminateIdentityPass(PreparePass):
 def _is_identity(node: ir.Node) -> bool:
     if is_onnx_op(node, "Identity"):
         return True
+    if is_onnx_op(node, "Cast", "CastLike"):
+        # function bodies make weights the type of their activations: what is one already is a constant weight
+        return _type_before(node) is not None and _type_before(node) == _type_after(node)
     if not is_onnx_op(node, "Dropout") or any(v.is_graph_output() or v.uses() for v in node.outputs[1:]):
         return False
     training = input_at(node, 2)
@@ -51,3 +54,16 @@ def _is_identity(node: ir.Node) -> bool:
         return "is_test" not in node.attributes
     mode = constant_array(training)
     return mode is not None and not bool(mode.any())
+
+
+def _type_before(node: ir.Node) -> ir.DataType | None:
+    source = input_at(node, 0)
+    return None if source is None else source.dtype
+
+
+def _type_after(node: ir.Node) -> ir.DataType | None:
+    if node.op_type == "CastLike":
+        target = input_at(node, 1)
+        return None if target is None else target.dtype
+    to = node.attributes.get("to")
+    return None if to is None or to.is_ref() else ir.DataType(to.as_int())

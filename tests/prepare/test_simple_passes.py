@@ -132,6 +132,19 @@ def test_identity_into_an_output_gives_its_name_to_the_producer(build, apply, sa
     same(proto, model, X)
 
 
+def test_casts_to_the_type_that_is_there_go(build, apply, same, ops):
+    """As function bodies leave them; one that changes the type, and one of a type that is not known, stay."""
+    proto = build("""g (float[1,3] x) => (float[1,3] y, double[1,3] z) <float[3] w = {1, 2, 3}> {
+        a = CastLike(w, x)
+        b = Cast<to=1>(x)
+        y = Mul(b, a)
+        z = Cast<to=11>(x)
+    }""")
+    model, _ = apply(proto, EliminateIdentityPass())
+    assert ops(model) == ["Mul", "Cast"]
+    same(proto, model, X)
+
+
 @pytest.mark.parametrize(
     "text",
     [
