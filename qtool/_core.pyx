@@ -1029,6 +1029,7 @@ cdef struct Product:
     bint fused               # tile() carries out the epilogue
     bint direct              # stream() reads B as it is
     bint by_range            # each task packs its columns of B
+    bint interleaved         # tasks: row blocks in turn, else ranges of columns in turn
     Py_ssize_t row_blocks
     Py_ssize_t col_ranges
     Py_ssize_t cols          # of a range, a multiple of nr
@@ -1173,6 +1174,7 @@ cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
     if p.by_range:
         p.cols = _min(p.cols, _max(RANGE_BYTES // _max(1, p.k_padded) // 64, 1) * 64)
     p.col_ranges = _ceil_div(p.n, p.cols)
+    p.interleaved = 1 < p.row_blocks <= n_threads
 
 
 cdef void _pack_b(const Product *p, Py_ssize_t item, Py_ssize_t col, Py_ssize_t width, const uint8_t *b,
@@ -1358,6 +1360,11 @@ cdef void _finish(const Product *p, const Workspace *ws, const Sides *s, const u
                 (<uint32_t *>out)[(row + i) * p.n + col + j] = acc[j]
 
 
+def line_offset(const uint8_t[::1] x not None):
+    """Bytes from the start of ``x``, which is not empty, to the next cache line."""
+    return -<Py_ssize_t><uintptr_t>&x[0] & 63
+
+
 def macs_per_ns():
     """Multiply-adds of the chosen kernel in a nanosecond of one core, roughly: what decides over threads."""
     return (32, 90, 200, 330, 1000)[_gemm.isa]
@@ -1517,8 +1524,11 @@ cdef int _products(Product *p, Batch *batch, int n_threads) except -1:
 cdef void _matmul_task(const Product *p, const Batch *batch, char *base, Py_ssize_t task) noexcept nogil:
     cdef Workspace ws
     cdef Sides s = batch.sides
-    cdef Py_ssize_t block = task // p.col_ranges, r = block // p.row_blocks
-    cdef Py_ssize_t row = block % p.row_blocks * p.mc, rows = _min(p.mc, p.m - row), col = task % p.col_ranges * p.cols
+    # row blocks before columns: as a rule a thread meets its own block again, and has it packed
+    cdef Py_ssize_t r = task // (p.row_blocks * p.col_ranges), index = task % (p.row_blocks * p.col_ranges)
+    cdef Py_ssize_t block = r * p.row_blocks + (index % p.row_blocks if p.interleaved else index // p.col_ranges)
+    cdef Py_ssize_t row = block % p.row_blocks * p.mc, rows = _min(p.mc, p.m - row)
+    cdef Py_ssize_t col = (index // p.row_blocks if p.interleaved else index % p.col_ranges) * p.cols
     cdef Py_ssize_t stop = _min(col + p.cols, p.n)
     cdef Py_ssize_t a_item = batch.a_item[r] if batch.a_item != NULL else 0
     cdef Py_ssize_t b_item = batch.b_item[r] if batch.b_item != NULL else 0
