@@ -49,6 +49,18 @@ cdef extern from "_kernels/requantize.h" nogil:
 
 
 cdef extern from "_kernels/gemm_u8s8.h" nogil:
+    ctypedef struct qt_tile:
+        Py_ssize_t kc
+        const void *a
+        const void *b
+        Py_ssize_t rows
+        bint first
+        bint a_passes
+        uint32_t *acc
+        const qt_tile_end *earlier
+        const char *ahead
+        Py_ssize_t ahead_bytes
+
     ctypedef struct qt_gemm_u8s8:
         const char *name
         qt_isa isa
@@ -65,8 +77,7 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
         void (*run)(Py_ssize_t, const void *, const void *, uint32_t *, Py_ssize_t) noexcept nogil
         void (*begin)() noexcept nogil
         void (*end)() noexcept nogil
-        void (*tile)(Py_ssize_t, const void *, const void *, Py_ssize_t, int, uint32_t *,
-                     const qt_tile_end *) noexcept nogil
+        void (*tile)(const qt_tile *) noexcept nogil
         void (*finish)(const qt_tile_end *) noexcept nogil
         void (*stream)(const uint8_t *, const uint8_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, uint8_t, bint,
                        uint32_t *, uint32_t *) noexcept nogil
@@ -1096,7 +1107,7 @@ def histogram(
 # If the kernel has tile() and the parameters of the rows are the same for all rows, the fused way:
 #
 #   for each task:  pack A block (mc x K, up to 768 KiB)   -> L2, unless this thread packed it for its last task
-#     for each B panel, each slice of K (512 if K > 1024), each A panel:
+#     for each B panel, each slice of K (1024), each A panel:
 #       tile()      (B slice stays in L1; carries out the end of the tile before: corrections, requantization, store)
 #
 # If moreover all of A is one block and K is not too long, B that is used once is not packed ahead: each task packs its
@@ -1117,6 +1128,7 @@ cdef struct Product:
     bint fused               # tile() carries out the epilogue
     bint direct              # stream() reads B as it is
     bint by_range            # each task packs its columns of B
+    bint interleaved         # tasks: row blocks in turn, else ranges of columns in turn
     Py_ssize_t row_blocks
     Py_ssize_t col_ranges
     Py_ssize_t cols          # of a range, a multiple of nr
@@ -1236,6 +1248,7 @@ cdef enum:
     ONE_BLOCK_BYTES = 786432   # packed A of a task
     RANGE_BYTES = 393216       # packed B of a task that packs it
     RANGE_COLS = 256           # at least: shorter runs along the rows of B are slower than packing ahead
+    SLICE = 1024               # K of a B panel that stays in L1
 
 
 cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
@@ -1248,7 +1261,9 @@ cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
         if blocks > 1:
             blocks = _round_up(blocks, n_threads)   # blocks of one size: none is left over for one thread
         p.mc = _round_up(_ceil_div(p.m, blocks), mr)
-        p.slice = 512 if p.k_padded > (2048 if p.requantize == NULL else 1024) and p.mc > mr else p.k_padded
+        p.slice = p.k_padded
+        if p.mc > mr and p.k_padded > (2048 if p.requantize == NULL else SLICE):
+            p.slice = SLICE
     else:
         p.mc = _max(16, _min(64, 262144 // _max(1, p.k_padded * p.kernel.a_size)))
         p.mc = _round_up(_min(p.mc, p.m), mr)   # whole panels: the kernel writes all its rows
@@ -1258,6 +1273,7 @@ cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
     if p.by_range:
         p.cols = _min(p.cols, _max(RANGE_BYTES // _max(1, p.k_padded) // 64, 1) * 64)
     p.col_ranges = _ceil_div(p.n, p.cols)
+    p.interleaved = 1 < p.row_blocks <= n_threads
 
 
 cdef void _pack_b(const Product *p, Py_ssize_t item, Py_ssize_t col, Py_ssize_t width, const uint8_t *b,
@@ -1329,8 +1345,7 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
     cdef bint last
     cdef qt_tile_end[2] ends
     cdef qt_tile_end *end
-    cdef const qt_tile_end *earlier = NULL
-    cdef uint32_t *acc
+    cdef qt_tile tile
     cdef bint sliced = p.slice < p.k_padded
     _terms(p, ws, s, colsum - col_start, rows, col_start, col_stop, ends)
     if kernel.begin != NULL:
@@ -1338,28 +1353,35 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
     # From one tile to the next: along the rows of A if B is the operand that stays in the cache, else along the columns
     # of a chunk of B. int32 results are written in longer runs that way, and they are what the time goes to.
     chunk = nr if sliced or p.requantize != NULL else _max(nr, 393216 // _max(1, p.k_padded) // nr * nr)
+    memset(&tile, 0, sizeof(tile))
+    tile.a_passes = chunk == nr
     j0 = col_start
     while j0 < col_stop:
         chunk_stop = _min(j0 + chunk, col_stop)
         k0 = 0
         while True:
-            kc = _min(p.slice, p.k_padded - k0)
+            tile.kc = kc = _min(p.slice, p.k_padded - k0)
+            tile.first = k0 == 0
             last = k0 + kc >= p.k_padded
             for i in range(panels):
+                tile.rows = _min(mr, rows - i * mr)
+                tile.a = ws.a + (i * mr * p.k_padded + k0 * mr) * kernel.a_size
                 j = j0
                 while j < chunk_stop:
                     # two halves in turn, because the end of a tile is outstanding while the next is summed up
                     slot = ((j // nr) & 1) * panels + i if sliced else tiles & 1
-                    acc = ws.acc + slot * mr * nr
-                    kernel.tile(kc, ws.a + (i * mr * p.k_padded + k0 * mr) * kernel.a_size,
-                                b + ((j - col_start) * p.k_padded + k0 * nr) * kernel.b_size,
-                                _min(mr, rows - i * mr), k0 == 0, acc, earlier)
-                    earlier = NULL
+                    tile.acc = ws.acc + slot * mr * nr
+                    tile.b = b + ((j - col_start) * p.k_padded + k0 * nr) * kernel.b_size
+                    if chunk == nr:   # the next slice of B, a part by each panel of A
+                        tile.ahead_bytes = _ceil_div(kc * nr, panels)
+                        tile.ahead = <const char *>tile.b + kc * nr + i * tile.ahead_bytes
+                    kernel.tile(&tile)
+                    tile.earlier = NULL
                     if last:
                         end = &ends[tiles & 1]
                         tiles += 1
-                        end.acc = acc
-                        end.rows = _min(mr, rows - i * mr)
+                        end.acc = tile.acc
+                        end.rows = tile.rows
                         end.cols = _min(nr, col_stop - j)
                         end.row_term = ws.row_term + i * mr
                         end.col_term = ws.bias + (j - col_start)
@@ -1368,14 +1390,14 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
                         if end.multiplier != NULL:
                             end.multiplier = ws.multiplier + (j - col_start)
                         end.out = out + ((row + i * mr) * p.n + j) * width
-                        earlier = end
+                        tile.earlier = end
                     j += nr
             k0 += kc
             if last:
                 break
         j0 = chunk_stop
-    if earlier != NULL:
-        kernel.finish(earlier)
+    if tile.earlier != NULL:
+        kernel.finish(tile.earlier)
     if kernel.end != NULL:
         kernel.end()
 
@@ -1435,6 +1457,11 @@ cdef void _finish(const Product *p, const Workspace *ws, const Sides *s, const u
         else:
             for j in range(cols):
                 (<uint32_t *>out)[(row + i) * p.n + col + j] = acc[j]
+
+
+def line_offset(const uint8_t[::1] x not None):
+    """Bytes from the start of ``x``, which is not empty, to the next cache line."""
+    return -<Py_ssize_t><uintptr_t>&x[0] & 63
 
 
 def macs_per_ns():
@@ -1596,8 +1623,11 @@ cdef int _products(Product *p, Batch *batch, int n_threads) except -1:
 cdef void _matmul_task(const Product *p, const Batch *batch, char *base, Py_ssize_t task) noexcept nogil:
     cdef Workspace ws
     cdef Sides s = batch.sides
-    cdef Py_ssize_t block = task // p.col_ranges, r = block // p.row_blocks
-    cdef Py_ssize_t row = block % p.row_blocks * p.mc, rows = _min(p.mc, p.m - row), col = task % p.col_ranges * p.cols
+    # row blocks before columns: as a rule a thread meets its own block again, and has it packed
+    cdef Py_ssize_t r = task // (p.row_blocks * p.col_ranges), index = task % (p.row_blocks * p.col_ranges)
+    cdef Py_ssize_t block = r * p.row_blocks + (index % p.row_blocks if p.interleaved else index // p.col_ranges)
+    cdef Py_ssize_t row = block % p.row_blocks * p.mc, rows = _min(p.mc, p.m - row)
+    cdef Py_ssize_t col = (index // p.row_blocks if p.interleaved else index % p.col_ranges) * p.cols
     cdef Py_ssize_t stop = _min(col + p.cols, p.n)
     cdef Py_ssize_t a_item = batch.a_item[r] if batch.a_item != NULL else 0
     cdef Py_ssize_t b_item = batch.b_item[r] if batch.b_item != NULL else 0
@@ -1770,6 +1800,9 @@ cdef void _stream_task(const Product *p, const Batch *batch, char *base, const u
     cdef Py_ssize_t mr = kernel.mr, nr = kernel.nr, col = task * p.cols, stop = _min(col + p.cols, p.n)
     cdef Py_ssize_t k0 = 0, kc, padded, j, i, width
     cdef Workspace ws
+    cdef qt_tile tile
+    memset(&tile, 0, sizeof(tile))
+    tile.rows = p.m
     _carve_stream(p, base, &ws)
     memset(ws.colsum, 0, <size_t>p.cols * 4)
     if p.direct:
@@ -1790,10 +1823,14 @@ cdef void _stream_task(const Product *p, const Batch *batch, char *base, const u
             width = _min(p.nc, stop - j)
             kernel.pack_b(b + k0 * k_stride + j * col_stride, k_stride, col_stride, width, kc, p.b_flip, ws.columns,
                           ws.colsum + (j - col))
+            tile.kc = padded
+            tile.first = k0 == 0
+            tile.a = ws.a + k0 * mr * kernel.a_size
             i = 0
             while i < width:
-                kernel.tile(padded, ws.a + k0 * mr * kernel.a_size, ws.columns + i * padded * kernel.b_size, p.m,
-                            k0 == 0, ws.acc + (j + i - col) * mr, NULL)
+                tile.b = ws.columns + i * padded * kernel.b_size
+                tile.acc = ws.acc + (j + i - col) * mr
+                kernel.tile(&tile)
                 i += nr
             j += width
         k0 += kc
@@ -2111,9 +2148,13 @@ cdef void _conv_multiply(const ConvProduct *p, const ConvWorkspace *ws, const ch
     """acc = the A panel at ``row`` times a tile of columns of the packed B."""
     cdef const qt_gemm_u8s8 *kernel = p.kernel
     cdef Py_ssize_t k0 = 0, kc, j
+    cdef qt_tile tile
     if kernel.tile != NULL:
-        kernel.tile(p.k_padded, a + row * p.k_padded * kernel.a_size, ws.b + col * p.k_padded * kernel.b_size, rows,
-                    True, ws.acc, NULL)
+        memset(&tile, 0, sizeof(tile))
+        tile.kc, tile.rows, tile.first, tile.acc = p.k_padded, rows, True, ws.acc
+        tile.a = a + row * p.k_padded * kernel.a_size
+        tile.b = ws.b + col * p.k_padded * kernel.b_size
+        kernel.tile(&tile)
         return
     memset(ws.acc, 0, <size_t>(kernel.mr * p.width) * 4)
     while k0 < p.k_padded:

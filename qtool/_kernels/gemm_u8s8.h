@@ -19,6 +19,19 @@
 #include "cpu.h"
 #include "requantize.h"
 
+/* acc = (first ? 0 : acc) + A panel * B panel, and on the way the end of an earlier tile, where it costs least. */
+typedef struct {
+    ptrdiff_t kc; /* padded K of the slice */
+    const void *a, *b;
+    ptrdiff_t rows; /* of the panel of A, that exist */
+    int first;
+    int a_passes; /* B is what the next calls need again: A should not drive it out of L1 */
+    uint32_t *acc; /* [mr][nr] */
+    const qt_tile_end *earlier; /* NULL: none */
+    const char *ahead; /* ahead_bytes to bring into L2: B of calls to come */
+    ptrdiff_t ahead_bytes;
+} qt_tile;
+
 typedef struct {
     const char *name; /* <mr>x<nr>c<kr>__<isa> */
     qt_isa isa;
@@ -38,10 +51,8 @@ typedef struct {
     void (*begin)(void);
     void (*end)(void);
     /* Optional, both or none: the fused way. A row that has it packs panels that may be cut along K at multiples of kr.
-     * tile: acc[mr][nr] = (first ? 0 : acc) + A panel * B panel, of whose rows `rows` exist; the end of an earlier tile,
-     * if not NULL, is carried out on the way, where it costs least. finish: an end alone. */
-    void (*tile)(ptrdiff_t kc, const void *a, const void *b, ptrdiff_t rows, int first, uint32_t *acc,
-                 const qt_tile_end *earlier);
+     * finish: an end alone. */
+    void (*tile)(const qt_tile *t);
     void (*finish)(const qt_tile_end *end);
     /* Optional: one row of A times row-major B that is not packed. acc[cols] += a[rows] * (B ^ flip) and colsum[cols] +=
      * B ^ flip, for `rows` <= stream_rows rows of B, k_stride bytes apart; a is a row of A', padded by 0 to whole dwords.

@@ -10,7 +10,8 @@
  * the shape of the tiles is state of the thread. Needs the permission of amx_permission.h.
  *
  * tile(): the end of the block before (32 rows of 32 sums) is spread over the steps of this one; the vector units are idle
- * while the tile unit works. Panels of up to 4 rows go to VPDPBUSD, which does not multiply the 28 rows that are not there,
+ * while the tile unit works. A step takes 76 cycles with both operands in L1, 78 with A in L2, 104 with both. So B stays in
+ * L1, up to 32 KB of it (K = 1024), because A comes by TILELOADDT1, without whose hint it would drive B out. Panels of up to 4 rows go to VPDPBUSD, which does not multiply the 28 rows that are not there,
  * panels of up to 16 take one tile of A.
  *
  * Layout: gemm_pack_c4.h.
@@ -23,6 +24,9 @@
 
 #define QT_TILE_LOAD(T, FROM, LD)                                                                                      \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #T : : "r"(FROM), "r"((ptrdiff_t)(LD)) : "memory")
+/* The same with the hint that the lines will not be needed again: what is in L1 stays there. */
+#define QT_TILE_LOAD_ONCE(T, FROM, LD)                                                                                 \
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #T : : "r"(FROM), "r"((ptrdiff_t)(LD)) : "memory")
 #define QT_TILE_STORE(T, TO, LD)                                                                                       \
     __asm__ volatile("tilestored %%tmm" #T ", (%0,%1,1)" : : "r"(TO), "r"((ptrdiff_t)(LD)) : "memory")
 #define QT_TILE_ZERO(T) __asm__ volatile("tilezero %%tmm" #T : :)
@@ -43,12 +47,15 @@ static void qt_tiles_begin__amx_int8(void) {
 static void qt_tiles_end__amx_int8(void) { __asm__ volatile("tilerelease" : :); }
 
 /* One step of 64 k of a block; `tall` if there is a second tile of rows. */
-static inline __attribute__((always_inline)) void qt_gemm_step__amx_int8(const uint8_t *a, const uint8_t *b, int tall) {
+static inline __attribute__((always_inline)) void qt_gemm_step__amx_int8(const uint8_t *a, const uint8_t *b, int tall,
+                                                                         int a_passes) {
     QT_TILE_LOAD(6, b, 64);
-    QT_TILE_LOAD(4, a, 64);
+    if (a_passes) QT_TILE_LOAD_ONCE(4, a, 64);
+    else QT_TILE_LOAD(4, a, 64);
     QT_TILE_LOAD(7, b + 1024, 64);
     QT_TILE_DOT(0, 4, 6);
-    if (tall) QT_TILE_LOAD(5, a + 1024, 64);
+    if (tall && a_passes) QT_TILE_LOAD_ONCE(5, a + 1024, 64);
+    else if (tall) QT_TILE_LOAD(5, a + 1024, 64);
     QT_TILE_DOT(1, 4, 7);
     if (tall) {
         QT_TILE_DOT(2, 5, 6);
@@ -75,46 +82,49 @@ static inline __attribute__((always_inline)) void qt_gemm_store__amx_int8(uint32
 static void qt_gemm_run_32x32c64__amx_int8(ptrdiff_t kc, const void *a, const void *b, uint32_t *c, ptrdiff_t ldc) {
     qt_gemm_load__amx_int8(c, ldc, 1);
     for (ptrdiff_t k = 0; k < kc; k += 64)
-        qt_gemm_step__amx_int8((const uint8_t *)a + k * 32, (const uint8_t *)b + k * 32, 1);
+        qt_gemm_step__amx_int8((const uint8_t *)a + k * 32, (const uint8_t *)b + k * 32, 1, 0);
     qt_gemm_store__amx_int8(c, ldc, 1);
 }
 
-QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_gemm_block__amx_int8(
-    ptrdiff_t kc, const uint8_t *a, const uint8_t *b, int tall, int first, uint32_t *acc, const qt_tile_end *earlier) {
-    if (first) {
+QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_gemm_block__amx_int8(const qt_tile *t,
+                                                                                               int tall, int a_passes) {
+    const uint8_t *a = (const uint8_t *)t->a, *b = (const uint8_t *)t->b;
+    const char *ahead = t->ahead;
+    const ptrdiff_t kc = t->kc, steps = kc / 64, fetch = steps ? (t->ahead_bytes / 64 + steps - 1) / steps : 0;
+    uint32_t *acc = t->acc;
+    if (t->first) {
         QT_TILE_ZERO(0);
         QT_TILE_ZERO(1);
         QT_TILE_ZERO(2);
         QT_TILE_ZERO(3);
     } else
         qt_gemm_load__amx_int8(acc, 32, tall);
-    if (earlier) {
-        const qt_tile_end e = *earlier; /* a copy: the assembler may change memory, but not what nobody points to */
-        qt_end_state__avx512vnni s;
-        qt_end_load__avx512vnni(&e, &s);
-        const ptrdiff_t steps = kc / 64, share = steps ? (e.rows + steps - 1) / steps : 0;
-        ptrdiff_t i = 0;
-        for (ptrdiff_t k = 0; k < kc; k += 64) {
-            qt_gemm_step__amx_int8(a + k * 32, b + k * 32, tall);
-            for (ptrdiff_t stop = qt_least(i + share, e.rows); i < stop; ++i) qt_end_row__avx512vnni(&e, &s, i);
-        }
-        for (; i < e.rows; ++i) qt_end_row__avx512vnni(&e, &s, i);
-    } else
-        for (ptrdiff_t k = 0; k < kc; k += 64) qt_gemm_step__amx_int8(a + k * 32, b + k * 32, tall);
+    qt_tile_end e = {0}; /* a copy: the assembler may change memory, but not what nobody points to */
+    if (t->earlier) e = *t->earlier;
+    qt_end_state__avx512vnni s;
+    if (e.rows) qt_end_load__avx512vnni(&e, &s);
+    const ptrdiff_t share = steps ? ((e.rows + steps - 1) / steps + 1) & ~(ptrdiff_t)1 : 0;
+    ptrdiff_t i = 0;
+    for (ptrdiff_t k = 0; k < kc; k += 64) {
+        qt_gemm_step__amx_int8(a + k * 32, b + k * 32, tall, a_passes);
+        for (ptrdiff_t line = 0; line < fetch; ++line, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
+        for (ptrdiff_t stop = qt_least(i + share, e.rows - 1); i < stop; i += 2) qt_end_rows__avx512vnni(&e, &s, i, 1);
+    }
+    for (; i + 2 <= e.rows; i += 2) qt_end_rows__avx512vnni(&e, &s, i, 1);
+    if (i < e.rows) qt_end_rows__avx512vnni(&e, &s, i, 0);
     qt_gemm_store__amx_int8(acc, 32, tall);
 }
 
-QT_TARGET_AVX512VNNI static void qt_gemm_tile_32x32c64__amx_int8(ptrdiff_t kc, const void *a, const void *b,
-                                                                 ptrdiff_t rows, int first, uint32_t *acc,
-                                                                 const qt_tile_end *earlier) {
-    const uint8_t *pa = (const uint8_t *)a, *pb = (const uint8_t *)b;
-    if (rows <= 4) {
-        qt_gemm_few__avx512vnni(kc, pa, 2048, pb, rows, first, acc);
-        if (earlier) qt_finish__avx512vnni(earlier);
-    } else if (rows <= 16)
-        qt_gemm_block__amx_int8(kc, pa, pb, 0, first, acc, earlier);
+QT_TARGET_AVX512VNNI static void qt_gemm_tile_32x32c64__amx_int8(const qt_tile *t) {
+    if (t->rows <= 4) {
+        qt_gemm_few__avx512vnni(t->kc, (const uint8_t *)t->a, 2048, (const uint8_t *)t->b, t->rows, t->first, t->acc);
+        if (t->earlier) qt_finish__avx512vnni(t->earlier);
+    } else if (t->rows <= 16)
+        qt_gemm_block__amx_int8(t, 0, 0);
+    else if (t->a_passes)
+        qt_gemm_block__amx_int8(t, 1, 1);
     else
-        qt_gemm_block__amx_int8(kc, pa, pb, 1, first, acc, earlier);
+        qt_gemm_block__amx_int8(t, 1, 0);
 }
 
 static const qt_gemm_u8s8 qt_gemm_u8s8_32x32c64__amx_int8 = {

@@ -55,15 +55,16 @@ static void qt_gemm_run_6x16c4__avx2(ptrdiff_t kc, const void *a, const void *b,
     qt_gemm_pass_6x8c4__avx2(kc, (const int16_t *)a, (const uint8_t *)b + 32, 0, c + 8, ldc);
 }
 
-static void qt_gemm_tile_6x16c4__avx2(ptrdiff_t kc, const void *a, const void *b, ptrdiff_t rows, int first,
-                                      uint32_t *acc, const qt_tile_end *earlier) {
+static void qt_gemm_tile_6x16c4__avx2(const qt_tile *t) {
+    const int16_t *a = (const int16_t *)t->a;
     for (int half = 0; half < 2; ++half) {
-        const uint8_t *columns = (const uint8_t *)b + 32 * half;
-        if (rows > 2) qt_gemm_pass_6x8c4__avx2(kc, (const int16_t *)a, columns, first, acc + 8 * half, 16);
-        else if (rows > 1) qt_gemm_pass_2x8c4__avx2(kc, (const int16_t *)a, columns, first, acc + 8 * half, 16);
-        else qt_gemm_pass_1x8c4__avx2(kc, (const int16_t *)a, columns, first, acc + 8 * half, 16);
+        const uint8_t *b = (const uint8_t *)t->b + 32 * half;
+        uint32_t *acc = t->acc + 8 * half;
+        if (t->rows > 2) qt_gemm_pass_6x8c4__avx2(t->kc, a, b, t->first, acc, 16);
+        else if (t->rows > 1) qt_gemm_pass_2x8c4__avx2(t->kc, a, b, t->first, acc, 16);
+        else qt_gemm_pass_1x8c4__avx2(t->kc, a, b, t->first, acc, 16);
     }
-    if (earlier) qt_finish__avx2(earlier);
+    if (t->earlier) qt_finish__avx2(t->earlier);
 }
 
 static const qt_gemm_u8s8 qt_gemm_u8s8_6x16c4__avx2 = {

@@ -69,10 +69,9 @@ static void qt_gemm_few__avx512vnni(ptrdiff_t kc, const uint8_t *a, ptrdiff_t a_
     else qt_gemm_1x32__avx512vnni(kc, a, a_step, b, first, c, 32);
 }
 
-static void qt_gemm_tile_12x32c64__avx512vnni(ptrdiff_t kc, const void *a, const void *b, ptrdiff_t rows, int first,
-                                              uint32_t *acc, const qt_tile_end *earlier) {
-    qt_gemm_few__avx512vnni(kc, (const uint8_t *)a, 12 * 64, (const uint8_t *)b, rows, first, acc);
-    if (earlier) qt_finish__avx512vnni(earlier);
+static void qt_gemm_tile_12x32c64__avx512vnni(const qt_tile *t) {
+    qt_gemm_few__avx512vnni(t->kc, (const uint8_t *)t->a, 12 * 64, (const uint8_t *)t->b, t->rows, t->first, t->acc);
+    if (t->earlier) qt_finish__avx512vnni(t->earlier);
 }
 
 static const qt_gemm_u8s8 qt_gemm_u8s8_12x32c64__avx512vnni = {

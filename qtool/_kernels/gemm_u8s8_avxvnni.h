@@ -51,12 +51,12 @@ static void qt_gemm_run_6x16c4__avxvnni(ptrdiff_t kc, const void *a, const void 
     qt_gemm_6x16c4__avxvnni(kc, (const uint8_t *)a, (const uint8_t *)b, 0, c, ldc);
 }
 
-static void qt_gemm_tile_6x16c4__avxvnni(ptrdiff_t kc, const void *a, const void *b, ptrdiff_t rows, int first,
-                                         uint32_t *acc, const qt_tile_end *earlier) {
-    if (rows > 2) qt_gemm_6x16c4__avxvnni(kc, (const uint8_t *)a, (const uint8_t *)b, first, acc, 16);
-    else if (rows > 1) qt_gemm_2x16c4__avxvnni(kc, (const uint8_t *)a, (const uint8_t *)b, first, acc, 16);
-    else qt_gemm_1x16c4__avxvnni(kc, (const uint8_t *)a, (const uint8_t *)b, first, acc, 16);
-    if (earlier) qt_finish__avx2(earlier);
+static void qt_gemm_tile_6x16c4__avxvnni(const qt_tile *t) {
+    const uint8_t *a = (const uint8_t *)t->a, *b = (const uint8_t *)t->b;
+    if (t->rows > 2) qt_gemm_6x16c4__avxvnni(t->kc, a, b, t->first, t->acc, 16);
+    else if (t->rows > 1) qt_gemm_2x16c4__avxvnni(t->kc, a, b, t->first, t->acc, 16);
+    else qt_gemm_1x16c4__avxvnni(t->kc, a, b, t->first, t->acc, 16);
+    if (t->earlier) qt_finish__avx2(t->earlier);
 }
 
 static const qt_gemm_u8s8 qt_gemm_u8s8_6x16c4__avxvnni = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from qtool.kernels.operands import (
     scale_of,
     zero_point_of,
 )
-from qtool.kernels.threads import SERIAL_WORK, effective_num_threads, isa_info, product_work
+from qtool.kernels.threads import effective_num_threads, isa_info, product_work
 from qtool.reference import Form
 
 Array = npt.NDArray[Any]
@@ -43,6 +42,16 @@ def _stack(operand: Array) -> NDArray[np.uint8]:
     """(items, rows, columns) of bytes."""
     items = math.prod(operand.shape[:-2])  # not -1, which cannot be told for an empty operand
     return operand.view(np.uint8).reshape(items, *operand.shape[-2:])
+
+
+def _output(m: int, n: int, dtype: Any) -> Array:
+    """Uninitialized (m, n), rows on cache lines where their length allows: a store across two takes twice as long."""
+    dtype = np.dtype(dtype)
+    row = n * dtype.itemsize
+    if row % 64 or m * row < 32768:
+        return np.empty((m, n), dtype)
+    memory = np.empty(m * row + 63, np.uint8)
+    return np.ndarray((m, n), dtype, memory, _core.line_offset(memory))
 
 
 class PackedB:
@@ -144,8 +153,6 @@ class _Pair:
         if type(num_threads) is int and num_threads == 1:
             return 1
         work = product_work(self.m * self.n * self.k, 0 if self.b is None else self.k * self.n)
-        if num_threads is None and work < SERIAL_WORK and "QTOOL_NUM_THREADS" not in os.environ:
-            return 1
         return effective_num_threads(num_threads, work)
 
     def run(
@@ -313,7 +320,7 @@ def matmul_integer(
         za = 0 if a_zero_point is None else one_code(a_zero_point, a.dtype.char)
         zb = 0 if b_zero_point is None else codes_of(b_zero_point, b.dtype.char, pair.n)
         if za is not None and zb is not None:
-            return pair.run(za, zb, np.empty((pair.m, pair.n), np.int32), num_threads)
+            return pair.run(za, zb, _output(pair.m, pair.n, np.int32), num_threads)
     product = _MatMul(a, b)
     a_zero = zero_point_of("a_zero_point", a_zero_point, "a", product.a, -2)
     b_zero = zero_point_of("b_zero_point", b_zero_point, "b", product.b, -1)
@@ -361,7 +368,7 @@ def qlinear_matmul(
         quick = _quick_scales(pair, a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
         if quick is not None:
             za, zb, scales = quick
-            return pair.run(za, zb, np.empty((pair.m, pair.n), y_zero_point.dtype), num_threads, scales)
+            return pair.run(za, zb, _output(pair.m, pair.n, y_zero_point.dtype), num_threads, scales)
     product = _MatMul(a, b)
     require_same_shape("a", a_scale, a_zero_point)
     require_same_shape("b", b_scale, b_zero_point)

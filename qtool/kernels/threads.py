@@ -56,13 +56,12 @@ def effective_num_threads(num_threads: int | None, work: int) -> int:
     """
     if num_threads is not None:  # first: a look into the environment is a tenth of a small call
         wanted = _checked_threads("num_threads", num_threads)
-    elif variable := os.environ.get("QTOOL_NUM_THREADS", ""):
-        digits = variable.isascii() and variable.isdigit()
-        wanted = _checked_threads("QTOOL_NUM_THREADS", int(variable) if digits else variable)
     else:
-        wanted = _usable_cpus()
-    if num_threads is None and work < SERIAL_WORK:
-        wanted = 1
+        variable = os.environ.get("QTOOL_NUM_THREADS", "")
+        wanted = _threads_of_variable(variable) if variable else 0
+        if work < SERIAL_WORK:
+            return 1
+        wanted = wanted or _usable_cpus()
     if _process.forked_after_one or not _OPENMP:
         return 1
     if wanted > 1:
@@ -78,6 +77,12 @@ def product_work(macs: int, weights: int) -> int:
         weights: Elements of the right operand.
     """
     return macs // _core.macs_per_ns() + weights // _PACKED_PER_WORK
+
+
+@functools.lru_cache(maxsize=8)
+def _threads_of_variable(variable: str) -> int:
+    digits = variable.isascii() and variable.isdigit()
+    return _checked_threads("QTOOL_NUM_THREADS", int(variable) if digits else variable)
 
 
 def _checked_threads(name: str, given: object) -> int:
