@@ -14,6 +14,7 @@ from typing import Any
 
 from qtool.dtypes import QDTYPES
 from qtool.errors import ConfigError
+from qtool.weight_settings import WEIGHT_ONLY_DTYPES, check_weight_only
 
 FORMATS = ("qlinear", "qdq")
 ACTIVATION_DTYPES = ("uint8", "int8", "uint16", "int16")
@@ -34,6 +35,7 @@ QLINEAR_PAIRS = (("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8"))
 
 EIGHT_BIT = ("uint8", "int8")
 TWO_BIT = ("int2", "uint2")
+_FLAGS = ("per_channel", "symmetric_activations", "dedicated_qdq", "allow_empty", "weight_only", "matmul_nbits")
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,10 @@ class QuantConfig:
         exclude: Not these nodes.
         dedicated_qdq: Give each consumer its own Q/DQ pair instead of one pair per tensor.
         allow_empty: Accept a model in which nothing can be quantized.
+        weight_only: Store weights quantized and compute in float; no calibration.
+        block: Elements per scale along the summed axis (weight-only mode); None for what the type usually has.
+        scale_type: ``float8e8m0`` for the MX formats (weight-only mode); None for the weight's own type.
+        matmul_nbits: Write ``com.microsoft.MatMulNBits`` instead of DequantizeLinear (weight-only mode).
     """
 
     format: str = "qlinear"
@@ -64,18 +70,25 @@ class QuantConfig:
     exclude: tuple[str, ...] = ()
     dedicated_qdq: bool = False
     allow_empty: bool = False
+    weight_only: bool = False
+    block: int | None = None
+    scale_type: str | None = None
+    matmul_nbits: bool = False
 
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):  # lists come from TOML and from callers
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
         _choice("format", self.format, FORMATS)
         _choice("activations", self.activations, ACTIVATION_DTYPES)
-        _choice("weights", self.weights, WEIGHT_DTYPES)
-        for name in ("per_channel", "symmetric_activations", "dedicated_qdq", "allow_empty"):
+        _choice("weights", self.weights, WEIGHT_ONLY_DTYPES if self.weight_only is True else WEIGHT_DTYPES)
+        for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"Option '{name}' is {getattr(self, name)!r}; expected true or false.")
         if not isinstance(self.method, str):
             raise ConfigError(f"Option 'method' is {self.method!r}; expected the name of a range method.")
+        check_weight_only(self, {f.name: f.default for f in fields(self)})
+        if self.weight_only:
+            return
         if self.format == "qlinear" and (self.activations, self.weights) not in QLINEAR_PAIRS:
             pairs = ", ".join(f"{a}/{w}" for a, w in QLINEAR_PAIRS)
             raise ConfigError(

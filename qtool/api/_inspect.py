@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from qtool.api._weight_only import planned_weights
 from qtool.api.models import _caller_inputs, constants_of, described
 from qtool.api.results import Inspection
 from qtool.api.settings import ModelLike, prepared_for, resolve_config
@@ -31,9 +32,12 @@ def inspect(model: ModelLike, *, config: QuantConfig | str | os.PathLike[str] | 
     settings = resolve_config(config)
     loaded = load_model(model)
     source = describe_source(model)
-    prepared, settings, _ = prepared_for(loaded, settings)
-    selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
-    plan = build_plan(prepared.model, settings, selection)
+    if settings.weight_only:
+        prepared, plan = planned_weights(loaded, settings)
+    else:
+        prepared, settings, _ = prepared_for(loaded, settings)
+        selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
+        plan = build_plan(prepared.model, settings, selection)
     rows: dict[str, tuple[str, str, str, str]] = {}
     for d in plan.decisions:
         rows[d.node] = (d.node, d.op_type, "quantize", d.note or "")
@@ -42,7 +46,7 @@ def inspect(model: ModelLike, *, config: QuantConfig | str | os.PathLike[str] | 
     for s in plan.skips:
         rows[s.node] = (s.node, s.op_type, "float", s.reason)
     nodes = []
-    for node in prepared.model.graph:
+    for node in prepared.model.graph:  # those in bodies have no row
         row = rows[node.name or ""]
         nodes.append((row[0], node.op_type, row[2], row[3]))
     return Inspection(

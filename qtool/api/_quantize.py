@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qtool.api._weight_only import quantize_weights, refuse_data
 from qtool.api.clock import Clock, peak_rss
 from qtool.api.data import (
     VERIFY_SAMPLES,
@@ -50,6 +51,10 @@ def quantize(
     exclude: Sequence[str] | None = None,
     dedicated_qdq: bool | None = None,
     allow_empty: bool | None = None,
+    weight_only: bool | None = None,
+    block: int | None = None,
+    scale_type: str | None = None,
+    matmul_nbits: bool | None = None,
     random_calib: int | None = None,
     force: bool = False,
     dry_run: bool = False,
@@ -58,7 +63,8 @@ def quantize(
 ) -> QuantizeResult:
     """Quantize a model with scales that are calibrated on samples, verify it, and put it in place.
 
-    One of ``calib``, ``stats`` and ``random_calib`` says where the ranges of activations come from.
+    One of ``calib``, ``stats`` and ``random_calib`` says where the ranges of activations come from; with
+    ``weight_only`` there are no ranges, and none of them is given.
 
     Args:
         model: A path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; never changed.
@@ -77,6 +83,10 @@ def quantize(
         exclude: Not these nodes.
         dedicated_qdq: One Q/DQ pair for each reader.
         allow_empty: Accept a model in which nothing can be quantized.
+        weight_only: Store weights quantized and compute in float. Needs no samples, and takes none.
+        block: Elements per scale along the summed axis, in weight-only mode.
+        scale_type: ``float8e8m0`` for the MX formats, in weight-only mode.
+        matmul_nbits: Write ``com.microsoft.MatMulNBits`` instead of DequantizeLinear, in weight-only mode.
         random_calib: Calibrate on this many random samples instead of data.
         force: Overwrite the output; accept a model that holds quantized operators already.
         dry_run: Decide, but calibrate nothing and write nothing.
@@ -113,7 +123,22 @@ def quantize(
         exclude=exclude,
         dedicated_qdq=dedicated_qdq,
         allow_empty=allow_empty,
+        weight_only=weight_only,
+        block=block,
+        scale_type=scale_type,
+        matmul_nbits=matmul_nbits,
     )
+    if settings.weight_only:
+        refuse_data(calib=calib, stats=stats, random_calib=random_calib)
+        return quantize_weights(
+            model,
+            settings,
+            output=output,
+            force=force,
+            dry_run=dry_run,
+            num_threads=num_threads,
+            progress=progress,
+        )
     range_method, _ = parse_method(settings.method)
     refuse_several(calib=calib, stats=stats, random_calib=random_calib)
     source_path = Path(model) if isinstance(model, (str, os.PathLike)) else None

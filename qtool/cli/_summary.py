@@ -42,7 +42,8 @@ def show_summary(out: Output, source: Path, result: QuantizeResult) -> None:
         out.note(note)
     if result.model_path is not None:
         command = shlex.join(["qtool", "eval", str(source), str(result.model_path), "--data", "EVAL.npz"])
-        out.hint(f"Measure it on samples that it was not calibrated on: {command}")
+        which = "samples" if result.config.weight_only else "samples that it was not calibrated on"
+        out.hint(f"Measure it on {which}: {command}")
 
 
 def show_plan(out: Output, result: QuantizeResult) -> None:
@@ -85,6 +86,9 @@ def _show_skips(out: Output, skips: list[Skip]) -> None:
 def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
     ratio = result.bytes_before / result.bytes_after if result.bytes_after else float("nan")
     yield "Size", f"{human_bytes(result.bytes_before)} -> {human_bytes(result.bytes_after)} ({ratio:.2f}x smaller)"
+    weights = result.plan.weights_db()
+    if weights is not None:
+        yield "Weights", f"{weights[0]:.1f} dB in all; least {weights[1]:.1f} dB: {weights[2]}"
     count = result.verified_samples
     samples = "one calibration sample" if count == 1 else f"{count} calibration samples"
     for output, db in result.sqnr_db.items():

@@ -17,6 +17,7 @@ EXAMPLES = opt.examples(
     "qtool quantize model.onnx --calib a.npz --calib b.npz --format qdq --exclude 'op:Gemm' -o small.onnx",
     "qtool quantize model.onnx --stats model.stats.npz --method mse",
     "qtool quantize model.onnx --calib calib.npz --dry-run",
+    "qtool quantize model.onnx --weight-only --weights int4 --block 32",
 )
 
 
@@ -94,7 +95,7 @@ def quantize(
             metavar="TYPE",
             show_default="int8",
             help="Element type of weights: int8, uint8, int16, uint16, int4, uint4, int2, uint2, float8e4m3fn or "
-            "float8e5m2.",
+            "float8e5m2; in weight-only mode also float4e2m1, and no 16 bits.",
             rich_help_panel=opt.QUANTIZATION,
         ),
     ] = None,
@@ -125,6 +126,10 @@ def quantize(
             rich_help_panel=opt.QUANTIZATION,
         ),
     ] = None,
+    weight_only: opt.WeightOnly = None,
+    block: opt.Block = None,
+    scale_type: opt.ScaleType = None,
+    matmul_nbits: opt.MatMulNBits = None,
     config: opt.ConfigFile = None,
     include: Annotated[
         list[str] | None,
@@ -161,7 +166,7 @@ def quantize(
             "--output",
             "-o",
             metavar="FILE",
-            show_default="MODEL.int8.onnx beside MODEL",
+            show_default="MODEL.int8.onnx beside MODEL; in weight-only mode the type of weights instead of int8",
             help="Where the quantized model goes.",
             rich_help_panel=opt.RUN,
         ),
@@ -194,7 +199,14 @@ def quantize(
     from qtool import api
     from qtool.publish import default_output
 
-    check_json_target(json_target, model, config, output or default_output(model), stats, *calib or ())
+    check_json_target(
+        json_target,
+        model,
+        config,
+        output or default_output(model, (weight_only and weights) or "int8"),
+        stats,
+        *calib or (),
+    )
 
     with progress_bars(out) as progress:
         result = api.quantize(
@@ -212,6 +224,10 @@ def quantize(
             exclude=exclude or None,
             dedicated_qdq=dedicated_qdq,
             allow_empty=allow_empty,
+            weight_only=weight_only,
+            block=block,
+            scale_type=scale_type,
+            matmul_nbits=matmul_nbits,
             config=config,
             random_calib=random_calib,
             force=force,

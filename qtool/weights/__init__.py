@@ -1,0 +1,98 @@
+"""Weights without samples: scales and zero points of a constant, its codes, and what they are worth.
+
+A method chooses parameters for the columns of a weight (``method.py`` has the contract); each is a file here and an
+entry of ``METHODS``. To add one, write the class and list it below; exactly one method applies to a pair of types.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qtool import kernels
+from qtool.dtypes import QDType
+from qtool.granularity import Granularity, PerAxis, PerBlock
+from qtool.qparams import QParams
+from qtool.weights.absmax import AbsMax
+from qtool.weights.asymmetric import Asymmetric
+from qtool.weights.blocks import cut
+from qtool.weights.method import Method, Target
+from qtool.weights.minifloat import Float4, Microscaling
+from qtool.weights.signed import Signed
+
+METHODS: tuple[Method, ...] = (AbsMax(), Signed(), Asymmetric(), Float4(), Microscaling())
+
+__all__ = ["METHODS", "choose_parameters", "codes_of", "method_for", "restored"]
+
+
+def method_for(target: Target) -> Method:
+    """The method for a pair of types."""
+    (found,) = [method for method in METHODS if method.applies(target)]
+    return found
+
+
+def choose_parameters(
+    array: npt.NDArray[Any], dtype: QDType, granularity: Granularity, *, scale_type: QDType | None = None
+) -> QParams:
+    """Scales and zero points of a weight, by round to nearest with the search that its type deserves.
+
+    Args:
+        array: Finite weight of any shape; float32, float16 or bfloat16. Its type is that of the scales.
+        dtype: Element type of the codes.
+        granularity: How the weight is cut; the last block may be partial.
+        scale_type: Type of the scales if it is not the weight's own: e8m0, for floats only.
+
+    Returns:
+        Parameters whose scale may be negative (int4, int2). A block of zeros has scale 1.
+    """
+    storage = array.dtype if scale_type is None else scale_type.numpy
+    target = Target(dtype, np.dtype(storage))
+    method = method_for(target)
+    blocks = cut(array, granularity)
+    count = blocks.columns.shape[1]
+    scale, zero = np.empty(count, np.float32), np.empty(count, np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):  # an error beyond float32 loses the comparison, as it should
+        for part, columns in blocks.chunks():
+            scale[part], zero[part] = method.choose(columns, target)
+    return QParams(dtype, blocks.scales(scale.astype(storage)), blocks.scales(zero.astype(dtype.numpy)), granularity)
+
+
+def codes_of(array: npt.NDArray[Any], params: QParams, *, num_threads: int | None = None) -> npt.NDArray[Any]:
+    """The codes nearest to a weight: saturate(rint(w / s) + z), the division in float32 whatever the types.
+
+    Args:
+        array: The weight.
+        params: Its parameters.
+        num_threads: Threads; the result does not depend on it.
+    """
+    axis, block = _layout(params.granularity)
+    return kernels.quantize(
+        array.astype(np.float32, copy=False),
+        params.scale.astype(np.float32),
+        params.zero_point,
+        axis=axis,
+        block_size=block,
+        num_threads=num_threads,
+    )
+
+
+def restored(codes: npt.NDArray[Any], params: QParams, *, num_threads: int | None = None) -> npt.NDArray[np.float32]:
+    """What DequantizeLinear makes of codes, in float32."""
+    axis, block = _layout(params.granularity)
+    return kernels.dequantize(
+        codes,
+        params.scale,
+        params.zero_point,
+        axis=axis,
+        block_size=block,
+        output_dtype=np.float32,
+        num_threads=num_threads,
+    )
+
+
+def _layout(granularity: Granularity) -> tuple[int, int]:
+    if isinstance(granularity, PerBlock):
+        return granularity.axis, granularity.size
+    return (granularity.axis if isinstance(granularity, PerAxis) else 1), 0
