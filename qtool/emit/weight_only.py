@@ -19,9 +19,17 @@ from qtool.dtypes import qdtype
 from qtool.emit.constants import Constants
 from qtool.granularity import PerAxis, PerBlock
 from qtool.plan import Plan
+from qtool.plan.analysis import dims_of
 from qtool.plan.scopes import constant_tensor, scoped_nodes
 from qtool.plan.stored import Layout, StoredWeight
-from qtool.prepare.graph_edits import ORIGIN_KEY, NameAllocator, input_at, take_over
+from qtool.prepare.graph_edits import (
+    ORIGIN_KEY,
+    NameAllocator,
+    input_at,
+    is_onnx_op,
+    sole_consumer,
+    take_over,
+)
 from qtool.weights import codes_of
 
 _MICROSOFT = "com.microsoft"
@@ -72,6 +80,31 @@ class _Rewriter:
             self._gather(node, weight)
         else:
             node.replace_input_with(weight.index, self._dequantize(node, weight))
+            if node.op_type == "MatMul" and weight.index == 1 and len(weight.shape) == 2:
+                self._flatten_bias(node, weight.shape[1])
+
+    def _flatten_bias(self, node: ir.Node, columns: int) -> None:
+        """Make a row of a bias of shape (1, .., N) that is added to a product.
+
+        onnxruntime (1.32) makes a Gemm of the two, and a MatMulNBits of that only where the bias is a row.
+        """
+        add = sole_consumer(node.outputs[0])
+        if not is_onnx_op(add, "Add"):
+            return
+        assert add is not None, "Bug: nothing is an Add"
+        index = 1 if add.inputs[0] is node.outputs[0] else 0
+        bias = constant_tensor(add.inputs[index])
+        shape, output = None if bias is None else tuple(dims_of(bias)), node.outputs[0].shape
+        if bias is None or shape is None or len(shape) < 2 or shape[-1] != columns or any(d != 1 for d in shape[:-1]):
+            return
+        if output is None or len(output) < len(shape):  # the Add raises the rank: a row would not
+            return
+        self._kept.append(bias)
+        base = f"{add.inputs[index].name}_row"  # type: ignore[union-attr]  # it has a tensor
+        row = self.constants.add(
+            ("row", id(bias)), base, lambda: bias.numpy().reshape(columns), bias.dtype, shape=(columns,)
+        )
+        add.replace_input_with(index, row)
 
     # ---------------------------------------------------------------------------------------------- ai.onnx operators
 

@@ -28,12 +28,13 @@ class Target:
     storage: np.dtype[Any]
 
     def rounded(self, scale: Array) -> npt.NDArray[np.float32]:
-        """Scales as they will be stored (rounded, never zero, never subnormal, never infinite), as float32.
+        """Scales as they will be stored, as float32: rounded, never zero or subnormal, and no product overflows.
 
         A zero (a block of zeros) becomes 1; the sign of a scale is kept.
         """
         info = ml_dtypes.finfo(self.storage)  # type: ignore[no-untyped-call]
-        tiny, largest = float(info.tiny), float(info.max)
+        tiny, reach = float(info.tiny), max(-self.dtype.qmin, self.dtype.qmax)
+        largest = float(info.max) / reach * (1.0 - float(info.eps))  # rounded up, it still fits
         wide = scale.astype(np.float64)
         safe = np.where(wide == 0.0, 1.0, np.copysign(np.clip(np.abs(wide), tiny, largest), wide))
         stored = safe.astype(self.storage).astype(np.float32)
