@@ -146,12 +146,11 @@ _ENGINES = {"ort": "onnxruntime, with and without its optimizations,", "spec": "
 def planned_weights(loaded: ir.Model, settings: QuantConfig) -> tuple[Prepared, Plan]:
     """A model prepared for weight-only settings, and the plan for it.
 
-    Rows of a table need a higher opset than other weights: where there are some, the model is raised that far if it
-    can be.
+    Rows of a table, and half precision, need a higher opset than other weights: where there are some, the model is
+    raised that far if it can be.
     """
     from qtool.plan import Selection
-    from qtool.plan.weight_layouts import ROWS_OPSET
-    from qtool.plan.weight_only import NEEDS_ROWS_OPSET, floor_of, plan_weights
+    from qtool.plan.weight_only import NEEDS, floor_of, plan_weights
     from qtool.prepare.prepare import prepare
     from qtool.runtime.capability import highest_quantizing_opset
 
@@ -165,8 +164,9 @@ def planned_weights(loaded: ir.Model, settings: QuantConfig) -> tuple[Prepared, 
 
     opset, ir_version = floor_of(settings)
     prepared, plan = at(opset, ir_version)
-    if any(s.reason == NEEDS_ROWS_OPSET for s in plan.skips):
-        raised = at(max(opset, ROWS_OPSET), max(ir_version, 10))
+    needed = [NEEDS[s.reason] for s in plan.skips if s.reason in NEEDS]
+    if needed:
+        raised = at(max(opset, *(n[0] for n in needed)), max(ir_version, *(n[1] for n in needed)))
         if raised[0].obstacle is None:
             return raised
     return prepared, plan

@@ -1,7 +1,7 @@
 """Weight-only form: a DequantizeLinear before each float operator with a stored weight, or an operator with its own.
 
-Codes, scales and zero points are initializers of the top graph, one set for each weight, whoever reads it; the nodes
-that dequantize them stand beside their reader, so that an untaken branch costs nothing.
+Codes, scales and zero points, and the nodes that dequantize them, are in the graph that had the weight, one set for
+each weight: onnxruntime (1.32) does not load a model in which a body dequantizes codes of the graph around it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ class _Rewriter:
         self.model = model
         self.plan = plan
         self.names = NameAllocator(model)
-        self.constants = Constants(model.graph, self.names)
+        self._constants: dict[int, Constants] = {}
         self._dequantized: dict[tuple[Any, ...], ir.Value] = {}
+        self._replaced: dict[ir.Value, None] = {}
         self._kept: list[ir.TensorProtocol] = []  # what a key names by its id must live as long as the key
 
     def run(self) -> ir.Model:
@@ -64,12 +65,23 @@ class _Rewriter:
         for decision in self.plan.decisions:
             for weight in decision.weights:
                 assert isinstance(weight, StoredWeight), "Bug: not a plan of weight-only mode"
-                self._store(nodes[decision.node], weight)
+                node = nodes[decision.node]
+                self._replaced[_source(node, weight)] = None
+                self._store(node, weight)
+        self._drop_replaced()
         common_passes.RemoveUnusedNodesPass()(self.model)
         common_passes.TopologicalSortPass()(self.model)
         for node in self.model.graph.all_nodes():
             node.metadata_props.pop(ORIGIN_KEY, None)
         return self.model
+
+    def _drop_replaced(self) -> None:
+        """Remove weights that nobody reads any more; the pass for unused nodes only looks at the top graph's."""
+        for value in self._replaced:
+            home = value.graph
+            unread = value.is_initializer() and not value.uses() and not value.is_graph_output()
+            if unread and isinstance(home, ir.Graph):
+                del home.initializers[value.name or ""]
 
     def _store(self, node: ir.Node, weight: StoredWeight) -> None:
         if weight.layout is Layout.NBITS:
@@ -100,19 +112,20 @@ class _Rewriter:
         if output is None or len(output) < len(shape):  # the Add raises the rank: a row would not
             return
         self._kept.append(bias)
-        base = f"{add.inputs[index].name}_row"  # type: ignore[union-attr]  # it has a tensor
-        row = self.constants.add(
-            ("row", id(bias)), base, lambda: bias.numpy().reshape(columns), bias.dtype, shape=(columns,)
+        source = add.inputs[index]
+        assert source is not None, "Bug: it has a tensor"
+        row = self._home(source).add(
+            ("row", id(bias)), f"{source.name}_row", lambda: bias.numpy().reshape(columns), bias.dtype, shape=(columns,)
         )
         add.replace_input_with(index, row)
 
     # ---------------------------------------------------------------------------------------------- ai.onnx operators
 
     def _dequantize(self, node: ir.Node, weight: StoredWeight) -> ir.Value:
-        """The float form of a weight, computed beside its reader: once in each graph."""
+        """The float form of a weight, computed once, in the graph that had it."""
         source = _source(node, weight)
-        graph = _graph_of(node)
-        key = (*self._key(node, weight), id(graph))
+        constants, home = self._home(source), _home_of(source)
+        key = self._key(node, weight)
         if key in self._dequantized:
             return self._dequantized[key]
         base, dtype = weight.tensor, _tensor(source).dtype
@@ -120,17 +133,18 @@ class _Rewriter:
         attributes = _attributes(weight)
         if weight.scale_type is not None:  # otherwise the result has the type of the scale
             attributes["output_dtype"] = int(dtype)
-        real = self._node(node, "DequantizeLinear", inputs, f"{base}_DequantizeLinear", dtype, attributes)
+        place = node if node.graph is home else next(iter(home))
+        real = self._node(place, "DequantizeLinear", inputs, f"{base}_DequantizeLinear", dtype, attributes)
         if weight.layout is Layout.FLAT:
-            shape = self.constants.add(
+            shape = constants.add(
                 ("shape", weight.shape),
                 f"{base}_shape",
                 lambda: np.asarray(weight.shape, np.int64),
                 ir.DataType.INT64,
             )
-            real = self._node(node, "Reshape", [real, shape], f"{base}_Reshape", dtype)
+            real = self._node(place, "Reshape", [real, shape], f"{base}_Reshape", dtype)
         elif weight.layout is Layout.TRANSPOSED:
-            real = self._node(node, "Transpose", [real], f"{base}_Transpose", dtype, {"perm": [1, 0]})
+            real = self._node(place, "Transpose", [real], f"{base}_Transpose", dtype, {"perm": [1, 0]})
         real.shape = ir.Shape(weight.shape)
         self._dequantized[key] = real
         return real
@@ -145,11 +159,12 @@ class _Rewriter:
         node.name = None
         rows = self._node(node, "Gather", [codes, indices], base, codes.dtype, axis, name=name)
         rows.shape = node.outputs[0].shape
+        taken, attributes = list(parameters), {}
         if isinstance(weight.granularity, PerBlock):
             taken = [self._node(node, "Gather", [p, indices], f"{base}_{p.name}", p.dtype, axis) for p in parameters]
-            attributes = {"axis": -1, "block_size": weight.granularity.size}
-        else:
-            taken, attributes = list(parameters), {}
+            # a vector with one scale is no block but a tensor, which takes no block size
+            if not (weight.has_one_scale_per_row and indices is not None and indices.shape == ir.Shape([])):
+                attributes = {"axis": -1, "block_size": weight.granularity.size}
         real = self._node(node, "DequantizeLinear", [rows, *taken], f"{base}_DequantizeLinear", dtype, attributes)
         self._replace(node, real)
 
@@ -207,16 +222,21 @@ class _Rewriter:
             return kernels.pack(raw.astype(unsigned.numpy), unsigned).reshape(rows, -1)
 
         shape = (rows, count, block * bits // 8) if product else (rows, length * bits // 8)
-        base = weight.tensor
+        base, constants = weight.tensor, self._home(_source(node, weight))
         values = [
-            self.constants.add((*key, "codes"), f"{base}_quantized", codes, ir.DataType.UINT8, shape=shape),
-            self.constants.add((*key, "scale"), f"{base}_scale", lambda: params.scale, array.dtype),
+            constants.add((*key, "codes"), f"{base}_quantized", codes, ir.DataType.UINT8, shape=shape),
+            constants.add((*key, "scale"), f"{base}_scale", lambda: params.scale, array.dtype),
         ]
         if weight.has_zero_points:
-            values.append(self.constants.add((*key, "zeros"), f"{base}_zero_point", zeros, ir.DataType.UINT8))
+            values.append(constants.add((*key, "zeros"), f"{base}_zero_point", zeros, ir.DataType.UINT8))
         return values
 
     # ------------------------------------------------------------------------------------------------------ small parts
+
+    def _home(self, source: ir.Value) -> Constants:
+        """Where the constants go that stand for another one: into its graph."""
+        graph = _home_of(source)
+        return self._constants.setdefault(id(graph), Constants(graph, self.names))
 
     def _key(self, node: ir.Node, weight: StoredWeight) -> tuple[Any, ...]:
         """What tells a stored weight from all others; its name would not, bodies may repeat names."""
@@ -232,7 +252,7 @@ class _Rewriter:
             shape = (shape[0], int(np.prod(shape[1:])))
         elif weight.layout is Layout.TRANSPOSED:
             shape = shape[::-1]
-        return self.constants.add(
+        return self._home(_source(node, weight)).add(
             (*self._key(node, weight), "codes"),
             f"{weight.tensor}_quantized",
             lambda: codes_of(weight.arranged(tensor.numpy()), params),
@@ -247,12 +267,11 @@ class _Rewriter:
         dtype = _tensor(_source(node, weight)).dtype
         if weight.scale_type is not None:
             dtype = ir.DataType(weight.scale_type.onnx)
-        values = [self.constants.add((*key, "scale"), f"{base}_scale", lambda: params.scale, dtype)]
+        constants = self._home(_source(node, weight))
+        values = [constants.add((*key, "scale"), f"{base}_scale", lambda: params.scale, dtype)]
         if weight.has_zero_points:
             zero_type = ir.DataType(params.dtype.onnx)
-            values.append(
-                self.constants.add((*key, "zero"), f"{base}_zero_point", lambda: params.zero_point, zero_type)
-            )
+            values.append(constants.add((*key, "zero"), f"{base}_zero_point", lambda: params.zero_point, zero_type))
         return values
 
     def _node(
@@ -310,6 +329,14 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol:
     tensor = constant_tensor(value)
     assert tensor is not None, "Bug: a planned weight is not constant"
     return tensor
+
+
+def _home_of(source: ir.Value) -> ir.Graph:
+    """The graph of an initializer or of a Constant node."""
+    maker = source.producer()
+    graph = source.graph if maker is None else maker.graph
+    assert isinstance(graph, ir.Graph), "Bug: a constant outside of any graph"
+    return graph
 
 
 def _graph_of(node: ir.Node) -> ir.Graph:

@@ -60,6 +60,12 @@ class StoredWeight(WeightPlan):
             return self.dtype.kind == "uint"
         return self.dtype.is_integer
 
+    @property
+    def has_one_scale_per_row(self) -> bool:
+        """Whether each row of a matrix has one scale."""
+        blocked = isinstance(self.granularity, PerBlock) and len(self.shape) == 2
+        return blocked and self.granularity is not None and self.granularity.scale_shape(self.shape)[1] == 1
+
     def arranged(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """A weight in the order of its codes."""
         if self.layout is Layout.FLAT:

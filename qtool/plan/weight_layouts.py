@@ -18,8 +18,6 @@ from qtool.plan.scopes import constant_tensor
 from qtool.plan.stored import Layout
 from qtool.prepare.graph_edits import float_attribute, input_at, int_attribute
 
-ROWS_OPSET = 21  # of a DequantizeLinear with a scale per row of what a Gather took
-
 
 @dataclass(frozen=True)
 class Operand:

@@ -15,16 +15,16 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qtool.config import QuantConfig
-from qtool.dtypes import QDType, qdtype
+from qtool.dtypes import BLOCKED_FLOOR, HALF_SCALE_FLOOR, QDType, qdtype
 from qtool.errors import ModelError
-from qtool.granularity import Granularity
+from qtool.granularity import Granularity, PerBlock
 from qtool.plan.ops.base import skip
 from qtool.plan.ops.reasons import reason
 from qtool.plan.plan import Decision, Form, Plan, Skip
 from qtool.plan.scopes import constant_tensor, scoped_nodes
 from qtool.plan.selection import Selection
 from qtool.plan.stored import Layout, StoredWeight
-from qtool.plan.weight_layouts import ROWS_OPSET, RULES, Operand, layout_of
+from qtool.plan.weight_layouts import RULES, Operand, layout_of
 from qtool.qparams import QParams
 from qtool.signal import signal_and_noise
 from qtool.weight_settings import effective_block
@@ -32,7 +32,11 @@ from qtool.weights import choose_parameters, codes_of, restored
 
 # What a DequantizeLinear and the names of its operands take in a file; a weight that saves less is left alone.
 MIN_SAVED_BYTES = 1024
-NEEDS_ROWS_OPSET = f"a scale per row of a table needs opset {ROWS_OPSET}"
+# what some weights need beyond the settings (reason -> opset, IR version): a model is raised that far if it can be
+NEEDS = {
+    "a scale per row of a table needs opset 21": BLOCKED_FLOOR,
+    "half-precision scales need opset 19": HALF_SCALE_FLOOR,
+}
 # a runtime moves these codes; Gather has no narrower types and no float8
 _TABLE_DTYPES = ("int8", "uint8")
 # operators that have weights, or nodes with weights inside them
@@ -143,6 +147,7 @@ def _stored(node: ir.Node, operand: Operand, config: QuantConfig, opset: int) ->
     if 0 in operand.shape:
         return skip(node, "its weight has no elements")
     block, dtype = effective_block(config), qdtype(config.weights)
+    floors = [] if tensor.dtype == ir.DataType.FLOAT else ["half-precision scales need opset 19"]
     scale_type = None if config.scale_type is None else qdtype(config.scale_type)
     nbits = config.matmul_nbits and _runs_on_nbits(operand, tensor.dtype, dtype)
     granularity, layout = layout_of(operand, dtype, block=block, per_channel=config.per_channel, nbits=nbits)
@@ -151,8 +156,11 @@ def _stored(node: ir.Node, operand: Operand, config: QuantConfig, opset: int) ->
         if dtype.name not in _TABLE_DTYPES:
             dtype = qdtype("int8")
             granularity, _ = layout_of(operand, dtype, block=config.block, per_channel=True, nbits=False)
-        if opset < ROWS_OPSET and config.per_channel:
-            return skip(node, NEEDS_ROWS_OPSET)
+        if isinstance(granularity, PerBlock):
+            floors.append("a scale per row of a table needs opset 21")
+    for needed in floors:
+        if opset < NEEDS[needed][0]:
+            return skip(node, needed)
     stored = StoredWeight(
         value.name or "",
         operand.index,
@@ -163,12 +171,18 @@ def _stored(node: ir.Node, operand: Operand, config: QuantConfig, opset: int) ->
         granularity=granularity,
         layout=layout,
     )
+    if layout is Layout.ROWS and stored.has_one_scale_per_row and _rank(node.inputs[1]) is None:
+        return skip(node, "its indices have no known rank, which decides between one scale and one per row")
     before = int(tensor.nbytes)
     after = _nbytes(stored, int(tensor.dtype.itemsize))
     if before - after < MIN_SAVED_BYTES:
         saved = f"{before - after} bytes" if before > after else "nothing"
         return skip(node, f"its weight of {before} bytes would save {saved}", expected=True)
     return replace(stored, bytes_before=before, bytes_after=after)
+
+
+def _rank(value: ir.Value | None) -> int | None:
+    return None if value is None or value.shape is None else len(value.shape)
 
 
 def _runs_on_nbits(operand: Operand, weight: ir.DataType, dtype: QDType) -> bool:
