@@ -13,6 +13,7 @@ from qtool.api.data import files_of, hashes_of, kept_batches, observe, open_any
 from qtool.api.models import inputs_of
 from qtool.api.settings import ModelLike, Progress, prepared_for, resolve_config
 from qtool.config import QuantConfig
+from qtool.errors import ConfigError
 
 if TYPE_CHECKING:
     from qtool.calibrate.samples import Data
@@ -61,6 +62,10 @@ def calibrate(
     from qtool.publish import check_statistics_destination
 
     settings = resolve_config(config)
+    if settings.weight_only:
+        raise ConfigError(
+            "Weight-only mode, which the config asks for, uses no statistics.", hint="Calibrate with another config."
+        )
     range_method, _ = parse_method(method)
     loaded = load_model(model)
     destination = None if output is None else Path(output)

@@ -215,7 +215,9 @@ def _parameters(
     assert weight.dtype is not None, "Bug: a stored weight without a type"
     assert weight.granularity is not None, "Bug: a stored weight without blocks"
     arranged = weight.arranged(array)
-    params = choose_parameters(arranged, weight.dtype, weight.granularity, scale_type=weight.scale_type)
+    params = choose_parameters(
+        arranged, weight.dtype, weight.granularity, scale_type=weight.scale_type, num_threads=num_threads
+    )
     codes = codes_of(arranged, params, num_threads=num_threads)
     return params, signal_and_noise(arranged, restored(codes, params, num_threads=num_threads))
 

@@ -6,6 +6,7 @@ entry of ``METHODS``. To add one, write the class and list it below; exactly one
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from qtool.weights.method import Method, Target
 from qtool.weights.minifloat import Float4, Microscaling
 from qtool.weights.signed import Signed
 
+_SEARCH_WORK = 32  # nanoseconds for an element, about
+
 METHODS: tuple[Method, ...] = (AbsMax(), Signed(), Asymmetric(), Float4(), Microscaling())
 
 __all__ = ["METHODS", "choose_parameters", "codes_of", "method_for", "restored"]
@@ -34,7 +37,12 @@ def method_for(target: Target) -> Method:
 
 
 def choose_parameters(
-    array: npt.NDArray[Any], dtype: QDType, granularity: Granularity, *, scale_type: QDType | None = None
+    array: npt.NDArray[Any],
+    dtype: QDType,
+    granularity: Granularity,
+    *,
+    scale_type: QDType | None = None,
+    num_threads: int | None = None,
 ) -> QParams:
     """Scales and zero points of a weight, by round to nearest with the search that its type deserves.
 
@@ -43,6 +51,7 @@ def choose_parameters(
         dtype: Element type of the codes.
         granularity: How the weight is cut; the last block may be partial.
         scale_type: Type of the scales if it is not the weight's own: e8m0, for floats only.
+        num_threads: Threads; the result does not depend on it.
 
     Returns:
         Parameters whose scale may be negative (int4, int2). A block of zeros has scale 1.
@@ -53,9 +62,19 @@ def choose_parameters(
     blocks = cut(array, granularity)
     count = blocks.columns.shape[1]
     scale, zero = np.empty(count, np.float32), np.empty(count, np.float32)
-    with np.errstate(over="ignore", invalid="ignore"):  # an error beyond float32 loses the comparison, as it should
-        for part, columns in blocks.chunks():
-            scale[part], zero[part] = method.choose(columns, target)
+
+    def work(part: slice) -> None:
+        # an error beyond float32 loses the comparison, as it should
+        with np.errstate(over="ignore", invalid="ignore"):
+            scale[part], zero[part] = method.choose(blocks.part(part), target)
+
+    threads = kernels.effective_num_threads(num_threads, array.size * _SEARCH_WORK)
+    if threads == 1 or count == 1:
+        for part in blocks.parts():
+            work(part)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(work, blocks.parts()))
     return QParams(dtype, blocks.scales(scale.astype(storage)), blocks.scales(zero.astype(dtype.numpy)), granularity)
 
 

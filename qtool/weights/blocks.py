@@ -7,7 +7,6 @@ each sum, and with it every bit of the result, is the same on any processor.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +26,13 @@ class Blocks:
     """A weight, cut.
 
     Attributes:
-        columns: float32 (elements of a block, blocks). A partial last block is filled up with zeros, which every
+        columns: (elements of a block, blocks). A partial last block is filled up with zeros, which every
             format represents exactly.
         moved: Shape of the scales while the blocked axis is last.
         axis: Where that axis belongs; None if the scales are in order.
     """
 
-    columns: Columns
+    columns: npt.NDArray[Any]
     moved: tuple[int, ...]
     axis: int | None
 
@@ -42,13 +41,15 @@ class Blocks:
         shaped = flat.reshape(self.moved)
         return np.array(shaped if self.axis is None else np.moveaxis(shaped, -1, self.axis), order="C")
 
-    def chunks(self) -> Iterator[tuple[slice, Columns]]:
-        """(range of columns, contiguous copy of them), a cache's worth at a time."""
+    def parts(self) -> list[slice]:
+        """Ranges of columns, a cache's worth each."""
         height, width = self.columns.shape
         step = max(1, _CHUNK // max(height, 1))
-        for start in range(0, width, step):
-            part = slice(start, min(start + step, width))
-            yield part, np.ascontiguousarray(self.columns[:, part], np.float32)
+        return [slice(start, min(start + step, width)) for start in range(0, width, step)]
+
+    def part(self, columns: slice) -> Columns:
+        """A contiguous copy of some columns as float32."""
+        return np.ascontiguousarray(self.columns[:, columns], np.float32)
 
 
 def cut(array: npt.NDArray[Any], granularity: Granularity) -> Blocks:

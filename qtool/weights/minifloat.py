@@ -67,8 +67,8 @@ def _best(
     best: npt.NDArray[np.float32] | None = None
     error: Array = np.zeros(0, np.float32)
     for scale in candidates:
-        codes = kernels.quantize(columns, scale, axis=1, output_dtype=target.dtype)
-        trial = squared_error(columns, kernels.dequantize(codes, scale, axis=1))
+        codes = kernels.quantize(columns, scale, axis=1, output_dtype=target.dtype, num_threads=1)
+        trial = squared_error(columns, kernels.dequantize(codes, scale, axis=1, num_threads=1))
         if best is None:
             best, error = scale, trial
         else:

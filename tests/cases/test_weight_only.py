@@ -101,6 +101,13 @@ def test_c51_a_block_is_an_integer(block):
         qtool.quantize(mlp(64), weight_only=True, block=block)
 
 
+def test_c51_there_is_nothing_to_calibrate(work, command):
+    Path("c.toml").write_text("[quantize]\nweight_only = true\n")
+    ended = command("calibrate", "m.onnx", "--data", "c.npz", "--config", "c.toml", "-o", "s.npz")
+    assert (ended.code, ended.out) == (2, "")
+    assert "Weight-only mode, which the config asks for, uses no statistics." in ended.err
+
+
 # ----------------------------------------------------------------------------------------------------- the command
 
 

@@ -259,6 +259,19 @@ def test_a_scalar_index_and_another_axis():
     assert result.skips[0].reason == "it does not take rows"
 
 
+@pytest.mark.parametrize("weights", ["int8", "uint8"])
+@pytest.mark.parametrize(
+    ("text", "index"), [("int64", 3), ("int64[1]", [3]), ("int64[k]", [1, 1]), ("int32[2]", [0, -1])]
+)
+@pytest.mark.parametrize("block", [None, 16])
+def test_every_rank_of_indices(weights, text, index, block):
+    """A row with one scale is a tensor with one scale to onnxruntime, and takes no block size."""
+    dtype = np.int32 if "32" in text else np.int64
+    rank = "" if text == "int64" else "k, "
+    proto = build(f"g ({text} i) => (float[{rank}40] y) {{ y = Gather (t, i) }}", {"t": normal(50, 40)})
+    store(proto, {"i": np.asarray(index, dtype)}, weights=weights, block=block)
+
+
 # ------------------------------------------------------------------------------------- onnxruntime's own operators
 
 

@@ -52,6 +52,6 @@ def test_chunks_cover_every_column_once(size, monkeypatch):
     monkeypatch.setattr(blocks, "_CHUNK", size)
     array = np.arange(33 * 10, dtype=np.float32).reshape(33, 10)
     whole = cut(array, PerBlock(0, 8))
-    parts = [columns for _, columns in whole.chunks()]
+    parts = [whole.part(part) for part in whole.parts()]
     np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole.columns)
     assert all(part.flags.c_contiguous and part.dtype == np.float32 for part in parts)

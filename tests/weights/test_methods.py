@@ -189,11 +189,12 @@ def test_codes_are_nearest_and_columns_independent(seed, dtype, block, width):
 
 
 @pytest.mark.parametrize("dtype", ["int4", "uint4", "float4e2m1", "int8"])
-def test_chunking_changes_no_bit(dtype, monkeypatch):
+def test_neither_chunks_nor_threads_change_a_bit(dtype, monkeypatch):
     array = gaussian(70, 33)
     whole = choose_parameters(array, qdtype(dtype), PerBlock(0, 32))
     monkeypatch.setattr(blocks, "_CHUNK", 96)
-    assert choose_parameters(array, qdtype(dtype), PerBlock(0, 32)) == whole
+    for threads in (1, 3):
+        assert choose_parameters(array, qdtype(dtype), PerBlock(0, 32), num_threads=threads) == whole
 
 
 def test_rounded_scales_are_what_is_searched():
