@@ -26,9 +26,8 @@ from qtool.plan.selection import Selection
 from qtool.plan.stored import Layout, StoredWeight
 from qtool.plan.weight_layouts import RULES, Operand, layout_of
 from qtool.qparams import QParams
-from qtool.signal import signal_and_noise
 from qtool.weight_settings import effective_block
-from qtool.weights import choose_parameters, codes_of, restored
+from qtool.weights import choose_parameters, codes_of, error_energies, restored
 
 # What a DequantizeLinear and the names of its operands take in a file; a weight that saves less is left alone.
 MIN_SAVED_BYTES = 1024
@@ -219,7 +218,7 @@ def _parameters(
         arranged, weight.dtype, weight.granularity, scale_type=weight.scale_type, num_threads=num_threads
     )
     codes = codes_of(arranged, params, num_threads=num_threads)
-    return params, signal_and_noise(arranged, restored(codes, params, num_threads=num_threads))
+    return params, error_energies(arranged, restored(codes, params, num_threads=num_threads))
 
 
 def _finite(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -23,11 +23,12 @@ from qtool.weights.method import Method, Target
 from qtool.weights.minifloat import Float4, Microscaling
 from qtool.weights.signed import Signed
 
+_ENERGY_CHUNK = 1 << 16
 _SEARCH_WORK = 32  # nanoseconds for an element, about
 
 METHODS: tuple[Method, ...] = (AbsMax(), Signed(), Asymmetric(), Float4(), Microscaling())
 
-__all__ = ["METHODS", "choose_parameters", "codes_of", "method_for", "restored"]
+__all__ = ["METHODS", "choose_parameters", "codes_of", "error_energies", "method_for", "restored"]
 
 
 def method_for(target: Target) -> Method:
@@ -109,6 +110,23 @@ def restored(codes: npt.NDArray[Any], params: QParams, *, num_threads: int | Non
         output_dtype=np.float32,
         num_threads=num_threads,
     )
+
+
+def error_energies(array: npt.NDArray[Any], other: npt.NDArray[np.float32]) -> tuple[float, float]:
+    """(sum of squares of a finite weight, of its differences from another), in float64, a cache's worth at a time.
+
+    Args:
+        array: The weight, of any float type.
+        other: What it became, of the same shape.
+    """
+    x, y = array.reshape(-1), other.reshape(-1)
+    signal = noise = 0.0
+    for start in range(0, x.size, _ENERGY_CHUNK):
+        part = x[start : start + _ENERGY_CHUNK].astype(np.float64)
+        signal += float(np.sum(part * part))
+        part -= y[start : start + _ENERGY_CHUNK]
+        noise += float(np.sum(part * part))
+    return signal, noise
 
 
 def _layout(granularity: Granularity) -> tuple[int, int]:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from qtool import reference
 from qtool.dtypes import qdtype
 from qtool.granularity import PerAxis, PerBlock, PerTensor
-from qtool.signal import sqnr_db
+from qtool.signal import signal_and_noise, sqnr_db
 from qtool.weight_settings import SCALE_TYPES, WEIGHT_ONLY_DTYPES
-from qtool.weights import METHODS, blocks, choose_parameters, codes_of, method_for, restored
+from qtool.weights import METHODS, blocks, choose_parameters, codes_of, error_energies, method_for, restored
 from qtool.weights.absmax import asymmetric
 from qtool.weights.method import Target
 
@@ -195,6 +195,13 @@ def test_neither_chunks_nor_threads_change_a_bit(dtype, monkeypatch):
     monkeypatch.setattr(blocks, "_CHUNK", 96)
     for threads in (1, 3):
         assert choose_parameters(array, qdtype(dtype), PerBlock(0, 32), num_threads=threads) == whole
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_error_energies_are_those_of_the_decibels(dtype):
+    array, other = gaussian(300, 301).astype(dtype), gaussian(300, 301, seed=5)
+    np.testing.assert_allclose(error_energies(array, other), signal_and_noise(array, other), rtol=1e-12)
+    assert error_energies(array[:0], other[:0]) == (0.0, 0.0)
 
 
 def test_rounded_scales_are_what_is_searched():
