@@ -7,13 +7,14 @@ functions in api/, because it must not change a byte of the result.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from qtool.dtypes import QDTYPES
 from qtool.errors import ConfigError
+from qtool.weight_settings import WEIGHT_ONLY_DTYPES, check_weight_only, refuse_activation_settings
 
 FORMATS = ("qlinear", "qdq")
 ACTIVATION_DTYPES = ("uint8", "int8", "uint16", "int16")
@@ -34,6 +35,22 @@ QLINEAR_PAIRS = (("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8"))
 
 EIGHT_BIT = ("uint8", "int8")
 TWO_BIT = ("int2", "uint2")
+_FLAGS = (
+    "per_channel",
+    "symmetric_activations",
+    "dedicated_qdq",
+    "dynamic",
+    "allow_empty",
+    "weight_only",
+    "matmul_nbits",
+)
+# settings that only mean something where activations are calibrated
+_OF_CALIBRATION = {
+    "symmetric_activations": "--symmetric",
+    "dedicated_qdq": "--dedicated-qdq",
+    "method": "--method",
+    "tensor_methods": "--method",
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +72,10 @@ class QuantConfig:
         dedicated_qdq: Give each consumer its own Q/DQ pair instead of one pair per tensor.
         dynamic: Let the running model quantize its activations (DynamicQuantizeLinear), so that nothing is calibrated.
         allow_empty: Accept a model in which nothing can be quantized.
+        weight_only: Store weights quantized and compute in float; no calibration.
+        block: Elements per scale along the summed axis (weight-only mode); None for what the type usually has.
+        scale_type: ``float8e8m0`` for the MX formats (weight-only mode); None for the weight's own type.
+        matmul_nbits: Write ``com.microsoft.MatMulNBits`` instead of DequantizeLinear (weight-only mode).
     """
 
     format: str = "qlinear"
@@ -69,19 +90,32 @@ class QuantConfig:
     dedicated_qdq: bool = False
     dynamic: bool = False
     allow_empty: bool = False
+    weight_only: bool = False
+    block: int | None = None
+    scale_type: str | None = None
+    matmul_nbits: bool = False
 
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):  # lists come from TOML and from callers
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
         _choice("format", self.format, FORMATS)
         _choice("activations", self.activations, ACTIVATION_DTYPES)
-        _choice("weights", self.weights, WEIGHT_DTYPES)
-        for name in ("per_channel", "symmetric_activations", "dedicated_qdq", "dynamic", "allow_empty"):
+        _choice("weights", self.weights, WEIGHT_ONLY_DTYPES if self.weight_only is True else WEIGHT_DTYPES)
+        for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"Option '{name}' is {getattr(self, name)!r}; expected true or false.")
         if not isinstance(self.method, str):
             raise ConfigError(f"Option 'method' is {self.method!r}; expected the name of a range method.")
         object.__setattr__(self, "tensor_methods", _pairs("tensor_methods", self.tensor_methods))
+        if self.dynamic and self.weight_only:
+            raise ConfigError(
+                "Dynamic mode and weight-only mode are asked for; expected one of them.",
+                hint="Drop --dynamic or --weight-only.",
+            )
+        self.refuse_unread([f.name for f in fields(self) if getattr(self, f.name) != f.default])
+        check_weight_only(self)
+        if self.weight_only:
+            return
         if self.dynamic:
             self._check_dynamic()
         if self.format == "qlinear" and (self.activations, self.weights) not in QLINEAR_PAIRS:
@@ -99,8 +133,26 @@ class QuantConfig:
                 hint=f"Use --activations uint16, or weights of {others}.",
             )
 
+    def refuse_unread(self, given: Collection[str]) -> None:
+        """Refuse settings that the mode has no use for.
+
+        Args:
+            given: Names of the settings that somebody asked for.
+
+        Raises:
+            ConfigError: For the first one that would be ignored.
+        """
+        if self.weight_only:
+            refuse_activation_settings(given)
+        for name, option in _OF_CALIBRATION.items() if self.dynamic else ():
+            if name in given:
+                raise ConfigError(
+                    f"Option '{name}' is about calibrated activations; dynamic mode calibrates none.",
+                    hint=f"Drop {option} or --dynamic.",
+                )
+
     def _check_dynamic(self) -> None:
-        """Refuse what is about calibrated activations, or about types that integer products do not take."""
+        """Refuse types that integer products do not take."""
         if self.activations != "uint8":
             raise ConfigError(
                 f"Dynamic mode quantizes activations to uint8; found {self.activations}.",
@@ -110,17 +162,6 @@ class QuantConfig:
             raise ConfigError(
                 f"Dynamic mode has weights of int8 or uint8; found {self.weights}.", hint="Drop --weights or --dynamic."
             )
-        fixed = (
-            ("symmetric_activations", "--symmetric", self.symmetric_activations),
-            ("dedicated_qdq", "--dedicated-qdq", self.dedicated_qdq),
-            ("method", "--method", self.method != type(self).method),
-        )
-        for name, option, is_set in fixed:
-            if is_set:
-                raise ConfigError(
-                    f"Option '{name}' is about calibrated activations; dynamic mode calibrates none.",
-                    hint=f"Drop {option} or --dynamic.",
-                )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, every setting, in the order of declaration."""

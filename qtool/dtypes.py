@@ -117,6 +117,7 @@ class QDType:
 
 PER_AXIS_FLOOR = (13, 7)
 BLOCKED_FLOOR = (21, 10)
+HALF_SCALE_FLOOR = (19, 9)  # scales of float16 and bfloat16
 PRECISION_FLOOR = (23, 11)  # the `precision` attribute, and a scale type that differs from x
 
 _E4M3FN = FloatFormat(3, 7, 0x7E, overflow=0x7F, nan=0x7F)

@@ -25,7 +25,8 @@ class QParams:
 
     Attributes:
         dtype: Element type of the codes.
-        scale: float32 (or float16/bfloat16), shape ``granularity.scale_shape(x.shape)``, finite, positive, normal.
+        scale: float32 (or float16, bfloat16, e8m0), shape ``granularity.scale_shape(x.shape)``, finite, normal;
+            positive, but for weights of int4 and int2 in weight-only mode.
         zero_point: Storage dtype of ``dtype``, shape of ``scale``.
         granularity: How the tensor is cut into blocks.
     """

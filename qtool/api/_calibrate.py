@@ -87,6 +87,10 @@ def calibrate(
 
     clock = Clock(progress, seconds)
     settings = resolve_config(config)
+    if settings.weight_only:
+        raise ConfigError(
+            "Weight-only mode, which the config asks for, uses no statistics.", hint="Calibrate with another config."
+        )
     range_method, _ = parse_method(method)
     with clock("prepare"):
         loaded = load_model(model)

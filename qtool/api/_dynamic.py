@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qtool.api.clock import Clock, peak_rss
-from qtool.api.data import VERIFY_SAMPLES, VERIFY_SECONDS, files_of, first_batches
+from qtool.api.data import VERIFY_SAMPLES, VERIFY_SECONDS, files_of, first_batches, refuse_choice
 from qtool.api.models import as_runnable, inputs_of
 from qtool.api.outcome import destination_of, why_nothing
 from qtool.api.random_feeds import random_feeds
 from qtool.api.results import QuantizeResult
 from qtool.api.settings import ModelLike, Progress, prepared_for, refuse_quantized
 from qtool.config import QuantConfig
-from qtool.errors import ConfigError, NothingToQuantizeError
+from qtool.errors import NothingToQuantizeError
 from qtool.version import package_version
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def quantize_dynamic(
     calib: Data | None,
     settings: QuantConfig,
     *,
-    stats: object,
-    random_calib: object,
+    samples: int | None,
+    shuffle: int | None,
     output: str | os.PathLike[str] | None,
     format_given: bool,
     force: bool,
@@ -41,7 +41,7 @@ def quantize_dynamic(
     """See :func:`quantize`; ``settings.dynamic`` is set, and ``calib`` is what the result is verified on.
 
     Raises:
-        ConfigError: If statistics or random calibration are given: there is nothing to calibrate.
+        ConfigError: If samples are to be chosen from no data.
     """
     from qtool.calibrate.samples import open_samples
     from qtool.emit import emit_dynamic
@@ -49,12 +49,7 @@ def quantize_dynamic(
     from qtool.prepare.load import describe_source, load_model
     from qtool.publish import Published, check_destination, publish
 
-    for option, given in (("a statistics file", stats), ("random calibration", random_calib)):
-        if given is not None:
-            raise ConfigError(
-                f"Dynamic mode calibrates nothing, and {option} is given.",
-                hint="Drop it; samples given with --calib are those that the result is verified on.",
-            )
+    refuse_choice(calib, samples, shuffle)
     source_path = Path(model) if isinstance(model, (str, os.PathLike)) else None
     clock = Clock(progress)
     with clock("prepare"):
@@ -80,9 +75,11 @@ def quantize_dynamic(
             hint="'qtool inspect MODEL --dynamic -v' gives the reason for each node; --calib DATA without --dynamic "
             "quantizes more operators.",
         )
-    samples = open_samples(calib, inputs_of(loaded)) if calib is not None else None
-    kind = "random" if samples is None else "given"
-    notes += samples.notes if samples is not None else []
+    opened = None
+    if calib is not None:
+        opened = open_samples(calib, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
+        notes += opened.notes
+    kind = "random" if opened is None else "given"
     published, proto = Published(None, 0, {}, 0), None
     if not dry_run:
         with clock("emit"):
@@ -91,8 +88,8 @@ def quantize_dynamic(
             float_model, base_dir, cleanup = as_runnable(model, loaded, prepared.model)
             try:
                 feeds: Iterable[tuple[int, Mapping[str, Any]]]
-                if samples is not None:
-                    feeds = first_batches(samples, VERIFY_SAMPLES, VERIFY_SECONDS)
+                if opened is not None:
+                    feeds = first_batches(opened, VERIFY_SAMPLES, VERIFY_SECONDS)
                 else:
                     feeds, why_not = random_feeds(loaded, float_model, num_threads=num_threads, base_dir=base_dir)
                     notes += [why_not] if why_not is not None else []

@@ -5,40 +5,66 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from qtool.api._weight_only import planned_weights
 from qtool.api.models import _caller_inputs, constants_of, described
 from qtool.api.results import Inspection
 from qtool.api.settings import ModelLike, prepared_for, resolve_config
 from qtool.config import QuantConfig
 
 if TYPE_CHECKING:
-    pass
+    from collections.abc import Iterator
+
+    import onnx_ir as ir
 
 
 def inspect(
-    model: ModelLike, *, config: QuantConfig | str | os.PathLike[str] | None = None, dynamic: bool | None = None
+    model: ModelLike,
+    *,
+    config: QuantConfig | str | os.PathLike[str] | None = None,
+    weights: str | None = None,
+    dynamic: bool | None = None,
+    weight_only: bool | None = None,
+    block: int | None = None,
+    scale_type: str | None = None,
+    matmul_nbits: bool | None = None,
 ) -> Inspection:
     """Say what a model holds, what would be quantized, and why the rest would not.
 
     Args:
         model: A path, proto or onnx_ir model; never changed.
         config: Settings; by default those of :func:`quantize`.
-        dynamic: Plan for dynamic mode; overrides ``config`` where it is not None.
+        weights: Element type of weights; this and the others override ``config`` where they are not None.
+        dynamic: Plan for dynamic mode.
+        weight_only: Plan for weight-only mode.
+        block: Elements per scale along the summed axis, in weight-only mode.
+        scale_type: ``float8e8m0`` for the MX formats, in weight-only mode.
+        matmul_nbits: Plan for ``com.microsoft.MatMulNBits``, in weight-only mode.
 
     Raises:
         ConfigError: For settings that cannot be carried out.
         ModelError: For a model that cannot be read.
     """
     from qtool.plan import Selection, build_dynamic_plan, build_plan
-    from qtool.prepare.graph_edits import all_graphs
     from qtool.prepare.load import describe_source, load_model
 
-    settings = resolve_config(config, dynamic=dynamic)
+    settings = resolve_config(
+        config,
+        weights=weights,
+        dynamic=dynamic,
+        weight_only=weight_only,
+        block=block,
+        scale_type=scale_type,
+        matmul_nbits=matmul_nbits,
+    )
     loaded = load_model(model)
     source = describe_source(model)
-    prepared, settings, _ = prepared_for(loaded, settings)
-    selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
-    decide = build_dynamic_plan if settings.dynamic else build_plan
-    plan = decide(prepared.model, settings, selection)
+    if settings.weight_only:
+        prepared, plan = planned_weights(loaded, settings)
+    else:
+        prepared, settings, _ = prepared_for(loaded, settings)
+        selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
+        decide = build_dynamic_plan if settings.dynamic else build_plan
+        plan = decide(prepared.model, settings, selection)
     rows: dict[str, tuple[str, str, str, str]] = {}
     for d in plan.decisions:
         rows[d.node] = (d.node, d.op_type, "quantize", d.note or "")
@@ -47,10 +73,9 @@ def inspect(
     for s in plan.skips:
         rows[s.node] = (s.node, s.op_type, "float", s.reason)
     nodes = []
-    for graph in all_graphs(prepared.model) if settings.dynamic else [prepared.model.graph]:
-        for node in graph:
-            row = rows[node.name or ""]
-            nodes.append((row[0], node.op_type, row[2], row[3]))
+    for name, node in _named_nodes(prepared.model, settings):
+        row = rows[name]
+        nodes.append((row[0], node.op_type, row[2], row[3]))
     return Inspection(
         nodes=nodes,
         by_op=plan.by_operator(),
@@ -65,3 +90,16 @@ def inspect(
         total=plan.nodes,
         actions=prepared.actions,
     )
+
+
+def _named_nodes(model: ir.Model, settings: QuantConfig) -> Iterator[tuple[str, ir.Node]]:
+    """The nodes that a plan has a row for, under its names: those in bodies only where the mode walks them."""
+    from qtool.plan.scopes import scoped_nodes
+    from qtool.prepare.graph_edits import all_graphs
+
+    if settings.weight_only:
+        yield from scoped_nodes(model.graph)
+        return
+    for graph in all_graphs(model) if settings.dynamic else [model.graph]:
+        for node in graph:
+            yield node.name or "", node

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from qtool.api._dynamic import quantize_dynamic
+from qtool.api._weight_only import quantize_weights
 from qtool.api.clock import Clock, peak_rss
 from qtool.api.data import (
     VERIFY_SAMPLES,
@@ -21,6 +22,7 @@ from qtool.api.data import (
     refuse_several,
 )
 from qtool.api.models import as_runnable, inputs_of, tensors_of
+from qtool.api.modes import refuse_unused
 from qtool.api.outcome import destination_of, why_nothing
 from qtool.api.results import QuantizeResult
 from qtool.api.settings import ModelLike, Progress, prepared_for, refuse_quantized, resolve_config
@@ -54,6 +56,10 @@ def quantize(
     dedicated_qdq: bool | None = None,
     dynamic: bool | None = None,
     allow_empty: bool | None = None,
+    weight_only: bool | None = None,
+    block: int | None = None,
+    scale_type: str | None = None,
+    matmul_nbits: bool | None = None,
     random_calib: int | None = None,
     samples: int | None = None,
     shuffle: int | None = None,
@@ -68,7 +74,8 @@ def quantize(
     """Quantize a model with scales that are calibrated on samples, verify it, and put it in place.
 
     One of ``calib``, ``stats`` and ``random_calib`` says where the ranges of activations come from. With ``dynamic``
-    nothing does: the running model measures them, and ``calib`` is what the result is verified on.
+    nothing does: the running model measures them, and ``calib`` is what the result is verified on. With
+    ``weight_only`` there are no ranges, and none of the three is given.
 
     Args:
         model: A path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; never changed.
@@ -91,6 +98,10 @@ def quantize(
         dedicated_qdq: One Q/DQ pair for each reader.
         dynamic: Quantize weights now and activations in the running model; see ``QuantConfig``.
         allow_empty: Accept a model in which nothing can be quantized.
+        weight_only: Store weights quantized and compute in float. Needs no samples, and takes none.
+        block: Elements per scale along the summed axis, in weight-only mode.
+        scale_type: ``float8e8m0`` for the MX formats, in weight-only mode.
+        matmul_nbits: Write ``com.microsoft.MatMulNBits`` instead of DequantizeLinear, in weight-only mode.
         random_calib: Calibrate on this many random samples instead of data.
         samples: Use this many samples of ``calib``, the first in order; by default all.
         shuffle: Seed of the order in which the samples are taken; by default that of the data.
@@ -144,16 +155,43 @@ def quantize(
         dedicated_qdq=dedicated_qdq,
         dynamic=dynamic,
         allow_empty=allow_empty,
+        weight_only=weight_only,
+        block=block,
+        scale_type=scale_type,
+        matmul_nbits=matmul_nbits,
+    )
+    refuse_unused(
+        settings,
+        {
+            "stats": stats,
+            "calib": calib,
+            "random_calib": random_calib,
+            "samples": samples,
+            "shuffle": shuffle,
+            "batch": batch,
+            "on_nan": None if on_nan == "raise" else on_nan,
+            "max_memory": max_memory,
+        },
     )
     if settings.dynamic:
         return quantize_dynamic(
             model,
             calib,
             settings,
-            stats=stats,
-            random_calib=random_calib,
+            samples=samples,
+            shuffle=shuffle,
             output=output,
             format_given=format is not None,
+            force=force,
+            dry_run=dry_run,
+            num_threads=num_threads,
+            progress=progress,
+        )
+    if settings.weight_only:
+        return quantize_weights(
+            model,
+            settings,
+            output=output,
             force=force,
             dry_run=dry_run,
             num_threads=num_threads,

@@ -14,6 +14,7 @@ import typer
 CALIBRATION = "Calibration"
 SELECTION = "Which nodes"
 QUANTIZATION = "Quantization"
+WEIGHT_ONLY = "Weight-only mode"
 RUN = "Run and output"
 GATES = "Gates"
 
@@ -50,6 +51,56 @@ Color = Annotated[
         show_default="if the output is a terminal and NO_COLOR is not set",
         help="Use colors.",
         rich_help_panel=RUN,
+    ),
+]
+WeightOnly = Annotated[
+    bool | None,
+    typer.Option(
+        "--weight-only",
+        show_default=False,
+        help="Store the weights quantized and compute in float: needs no calibration data.",
+        rich_help_panel=WEIGHT_ONLY,
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        metavar="TYPE",
+        show_default="int8",
+        help="Element type of weights: int8, uint8, int16, uint16, int4, uint4, int2, uint2, float8e4m3fn or "
+        "float8e5m2; in weight-only mode also float4e2m1, and no 16 bits.",
+        rich_help_panel=QUANTIZATION,
+    ),
+]
+Block = Annotated[
+    int | None,
+    typer.Option(
+        "--block",
+        metavar="N",
+        show_default="32 below 8 bits, with e8m0 scales and for MatMulNBits, else one scale per channel",
+        help="Elements per scale, along the axis that products are summed over.",
+        rich_help_panel=WEIGHT_ONLY,
+    ),
+]
+ScaleType = Annotated[
+    str | None,
+    typer.Option(
+        "--scale-type",
+        metavar="float8e8m0",
+        show_default="the type of the weight",
+        help="Element type of scales; float8e8m0 with float8 or float4 weights gives the MX formats.",
+        rich_help_panel=WEIGHT_ONLY,
+    ),
+]
+MatMulNBits = Annotated[
+    bool | None,
+    typer.Option(
+        "--matmul-nbits",
+        show_default=False,
+        help="Write onnxruntime's own operators (com.microsoft.MatMulNBits, GatherBlockQuantized) instead of "
+        "DequantizeLinear.",
+        rich_help_panel=WEIGHT_ONLY,
     ),
 ]
 ConfigFile = Annotated[

@@ -42,7 +42,8 @@ def show_summary(out: Output, source: Path, result: QuantizeResult) -> None:
         out.note(note)
     if result.model_path is not None:
         command = shlex.join(["qtool", "eval", str(source), str(result.model_path), "--data", "EVAL.npz"])
-        which = "real samples" if result.config.dynamic else "samples that it was not calibrated on"
+        calibrated = not (result.config.dynamic or result.config.weight_only)
+        which = "samples that it was not calibrated on" if calibrated else "real samples"
         out.hint(f"Measure it on {which}: {command}")
 
 
@@ -86,6 +87,9 @@ def _show_skips(out: Output, skips: list[Skip]) -> None:
 def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
     ratio = result.bytes_before / result.bytes_after if result.bytes_after else float("nan")
     yield "Size", f"{human_bytes(result.bytes_before)} -> {human_bytes(result.bytes_after)} ({ratio:.2f}x smaller)"
+    weights = result.plan.weights_db()
+    if weights is not None:
+        yield "Weights", f"{weights[0]:.1f} dB in all; least {weights[1]:.1f} dB: {weights[2]}"
     count = result.verified_samples
     samples = f"one {result.verified_on} sample" if count == 1 else f"{count} {result.verified_on} samples"
     for output, db in result.sqnr_db.items():

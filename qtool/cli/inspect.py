@@ -18,6 +18,7 @@ EXAMPLES = opt.examples(
     "qtool inspect model.onnx",
     "qtool inspect model.onnx -v",
     "qtool inspect transformer.onnx --dynamic",
+    "qtool inspect transformer.onnx --weight-only --weights int4",
     "qtool inspect model.onnx --json - | python -m json.tool",
 )
 
@@ -25,7 +26,12 @@ EXAMPLES = opt.examples(
 def inspect(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
     config: opt.ConfigFile = None,
+    weights: opt.Weights = None,
     dynamic: opt.Dynamic = None,
+    weight_only: opt.WeightOnly = None,
+    block: opt.Block = None,
+    scale_type: opt.ScaleType = None,
+    matmul_nbits: opt.MatMulNBits = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,
@@ -39,7 +45,16 @@ def inspect(
     check_json_target(json_target, model, config)
     from qtool import api
 
-    inspection = api.inspect(model, config=config, dynamic=dynamic)
+    inspection = api.inspect(
+        model,
+        config=config,
+        weights=weights,
+        dynamic=dynamic,
+        weight_only=weight_only,
+        block=block,
+        scale_type=scale_type,
+        matmul_nbits=matmul_nbits,
+    )
     if json_target is not None:
         out.json(inspection.to_dict(), json_target)
     if json_target != STDOUT:

@@ -20,6 +20,7 @@ EXAMPLES = opt.examples(
     "qtool quantize model.onnx --stats model.stats.npz --method mse --method '/head/*=minmax'",
     "qtool quantize model.onnx --calib calib.npz --dry-run",
     "qtool quantize transformer.onnx --dynamic",
+    "qtool quantize model.onnx --weight-only --weights int4 --block 32",
 )
 
 
@@ -93,17 +94,7 @@ def quantize(
             rich_help_panel=opt.QUANTIZATION,
         ),
     ] = None,
-    weights: Annotated[
-        str | None,
-        typer.Option(
-            "--weights",
-            metavar="TYPE",
-            show_default="int8",
-            help="Element type of weights: int8, uint8, int16, uint16, int4, uint4, int2, uint2, float8e4m3fn or "
-            "float8e5m2.",
-            rich_help_panel=opt.QUANTIZATION,
-        ),
-    ] = None,
+    weights: opt.Weights = None,
     per_channel: Annotated[
         bool | None,
         typer.Option(
@@ -132,6 +123,10 @@ def quantize(
         ),
     ] = None,
     dynamic: opt.Dynamic = None,
+    weight_only: opt.WeightOnly = None,
+    block: opt.Block = None,
+    scale_type: opt.ScaleType = None,
+    matmul_nbits: opt.MatMulNBits = None,
     config: opt.ConfigFile = None,
     include: Annotated[
         list[str] | None,
@@ -168,7 +163,7 @@ def quantize(
             "--output",
             "-o",
             metavar="FILE",
-            show_default="MODEL.int8.onnx beside MODEL",
+            show_default="MODEL.int8.onnx beside MODEL; in weight-only mode the type of weights instead of int8",
             help="Where the quantized model goes.",
             rich_help_panel=opt.RUN,
         ),
@@ -204,7 +199,8 @@ def quantize(
     from qtool.calibrate.readers import files_of
     from qtool.publish import default_output
 
-    check_json_target(json_target, model, config, output or default_output(model), stats, *files_of(calib))
+    target = output or default_output(model, (weight_only and weights) or "int8")
+    check_json_target(json_target, model, config, target, stats, *files_of(calib))
     at_once = opt.batch_size(batch)
     general, by_tensor = _methods(method or [])
     nan_rule, limit = opt.on_nan(on_nan), opt.byte_count(max_memory)
@@ -227,6 +223,10 @@ def quantize(
             dedicated_qdq=dedicated_qdq,
             dynamic=dynamic,
             allow_empty=allow_empty,
+            weight_only=weight_only,
+            block=block,
+            scale_type=scale_type,
+            matmul_nbits=matmul_nbits,
             config=config,
             random_calib=random_calib,
             samples=samples,

@@ -51,8 +51,8 @@ class Constants:
 
     def parameters(self, base: str, params: QParams) -> tuple[ir.Value, ir.Value]:
         """(scale, zero point) initializers of ``params``, named after ``base`` if they are new."""
-        scale = self._add(("scale", params), f"{base}_scale", lambda: params.scale, ir.DataType.FLOAT)
-        zero = self._add(
+        scale = self.add(("scale", params), f"{base}_scale", lambda: params.scale, ir.DataType.FLOAT)
+        zero = self.add(
             ("zero_point", params),
             f"{base}_zero_point",
             lambda: params.zero_point,
@@ -81,7 +81,7 @@ class Constants:
                 block_size=block,
             )
 
-        value = self._add(
+        value = self.add(
             ("weight", id(tensor), params),
             f"{source.name}_quantized",
             make,
@@ -105,8 +105,8 @@ class Constants:
             exact = np.rint(tensor.numpy().reshape(shape).astype(np.float64) / scale.astype(np.float64))
             return np.clip(exact, -(2**31), 2**31 - 1).astype(np.int32)
 
-        value = self._add(key, f"{source.name}_quantized", codes, ir.DataType.INT32, shape=shape)
-        scale_value = self._add((*key, "scale"), f"{source.name}_scale", lambda: scale, ir.DataType.FLOAT)
+        value = self.add(key, f"{source.name}_quantized", codes, ir.DataType.INT32, shape=shape)
+        scale_value = self.add((*key, "scale"), f"{source.name}_scale", lambda: scale, ir.DataType.FLOAT)
         self._kept.append(tensor)
         return QuantizedConstant(value, scale_value, None, rank - 1 if scale.ndim else None)
 
@@ -123,22 +123,31 @@ class Constants:
         tensor = source.const_value
         assert tensor is not None, "Bug: not a constant"
         self._kept.append(tensor)
-        return self._add(("derived", id(tensor), base, shape, *parts), base, make, dtype, shape=shape)
+        return self.add(("derived", id(tensor), base, shape, *parts), base, make, dtype, shape=shape)
 
     def array(self, base: str, array: npt.NDArray[Any]) -> ir.Value:
         """A small constant, shared with all that have its type, shape and elements."""
         key = ("array", array.dtype.str, array.shape, array.tobytes())
-        return self._add(key, base, lambda: array, ir.DataType.from_numpy(array.dtype))
+        return self.add(key, base, lambda: array, ir.DataType.from_numpy(array.dtype))
 
-    def _add(
+    def add(
         self,
         key: Hashable,
         base: str,
-        make: Any,
+        make: Callable[[], npt.NDArray[Any]],
         dtype: ir.DataType,
         *,
         shape: tuple[int, ...] | None = None,
     ) -> ir.Value:
+        """An initializer, made once for each key.
+
+        Args:
+            key: What the initializer holds.
+            base: What its name starts with.
+            make: Makes its elements: now, or while the model is saved if the shape is given.
+            dtype: Its element type.
+            shape: Its shape.
+        """
         if key in self._made:
             return self._made[key]
         name = self._names.value(base)

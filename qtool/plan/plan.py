@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from qtool.qparams import QParams
+from qtool.signal import db
 
 
 class Form(StrEnum):
@@ -21,7 +22,7 @@ class Form(StrEnum):
     OPERATOR = "operator"  # integer arithmetic on quantized inputs and weights: MatMul, Gemm, Conv
     ELEMENTWISE = "elementwise"  # quantized in and out, through an operator of the runtime: Add, Mul, pools, Sigmoid
     MOVER = "mover"  # moves codes without computing: Reshape, MaxPool, Slice
-    WEIGHT_ONLY = "weight-only"  # 8-bit weights in the file, float arithmetic: ConvTranspose
+    WEIGHT_ONLY = "weight-only"  # quantized weights in the file, float arithmetic
     DYNAMIC = "dynamic"  # integer arithmetic on activations that the running model quantizes: MatMul, Gemm, LSTM
 
 
@@ -36,6 +37,7 @@ class WeightPlan:
         as_activation: Whether it takes the activations' type and an asymmetric range (a constant operand of an
             elementwise operator, or the left side of a product) instead of the weights' type and a symmetric one.
         params: Scale and zero point; None in a plan without statistics.
+        energies: (sum of squares of the weight, of its error), where that was measured.
     """
 
     tensor: str
@@ -43,6 +45,16 @@ class WeightPlan:
     axis: int | None = None
     as_activation: bool = False
     params: QParams | None = None
+    energies: tuple[float, float] | None = None
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """Decibels of the weight against its error, where that was measured."""
+        return None if self.energies is None else db(*self.energies)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {"tensor": self.tensor} | (self.params.to_dict() if self.params else {})
 
 
 @dataclass(frozen=True)
@@ -100,7 +112,7 @@ class Decision:
             "form": str(self.form),
             "inputs": [tensor for _, tensor in self.inputs],
             "outputs": list(self.outputs),
-            "weights": [{"tensor": w.tensor} | (w.params.to_dict() if w.params else {}) for w in self.weights],
+            "weights": [w.to_dict() for w in self.weights],
             "bias": self.bias.tensor if self.bias else None,
             "absorbed": list(self.absorbed),
             "note": self.note,
@@ -165,6 +177,15 @@ class Plan:
         done = Counter(d.op_type for d in self.decisions) + Counter(self.absorbed_types.values())
         total = done + Counter(s.op_type for s in self.skips)
         return {op: (done[op], n) for op, n in sorted(total.items(), key=lambda row: (-row[1], row[0]))}
+
+    def weights_db(self) -> tuple[float, float, str] | None:
+        """(dB of all measured weights together, least dB of one, its name); None if there are none."""
+        measured = {w.tensor: w for d in self.decisions for w in d.weights if w.energies is not None}
+        if not measured:
+            return None
+        energies = [w.energies or (0.0, 0.0) for w in measured.values()]
+        worst = min(measured.values(), key=lambda w: db(*(w.energies or (0.0, 0.0))))
+        return db(sum(e[0] for e in energies), sum(e[1] for e in energies)), worst.sqnr_db or 0.0, worst.tensor
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""

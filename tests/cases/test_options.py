@@ -89,7 +89,7 @@ def made(name: str) -> bytes:
         (["--weights", "int16"], ["uint8/int8", "uint8/uint8", "int8/int8", "--format qdq"]),
         (["--weights", "int4"], ["uint8/int8", "uint8/uint8", "int8/int8", "--format qdq"]),
         (["--format", "qdq", "--weights", "int2"], ["uint16", "int16", "int8", "uint4"]),
-        (["--dtype", "banana"], ["--help"]),
+        (["--dtype", "banana"], ["No such option: --dtype"]),
     ],
 )
 def test_c51_impossible_choices_before_any_work(work, command, args, choices):
@@ -293,11 +293,18 @@ def test_every_setting_can_come_from_a_file(work):
         "symmetric_activations": "true", "method": '"mse"', "include": '["fc1"]', "exclude": '["fc2"]',
         "dedicated_qdq": "true", "allow_empty": "true", "tensor_methods": '{"*" = "minmax", x = "mse"}',
     }  # fmt: skip
-    assert set(values) | {"dynamic"} == {field.name for field in fields(QuantConfig)}  # which goes with few others
-    read = QuantConfig.from_toml(config_file("".join(f"{key} = {value}\n" for key, value in values.items())))
+    weights_only = {"weight_only": "true", "weights": '"uint8"', "block": "16"}
+    modes = [
+        values,
+        {"dynamic": "true", "weights": '"uint8"'},
+        weights_only | {"matmul_nbits": "true"},
+        weights_only | {"weights": '"float4e2m1"', "scale_type": '"float8e8m0"'},
+    ]
+    assert {name for mode in modes for name in mode} == {field.name for field in fields(QuantConfig)}
     default = QuantConfig()
-    assert all(getattr(read, name) != getattr(default, name) for name in values)
-    assert QuantConfig.from_toml(config_file("dynamic = true")).dynamic
+    for mode in modes:
+        read = QuantConfig.from_toml(config_file("".join(f"{key} = {value}\n" for key, value in mode.items())))
+        assert all(getattr(read, name) != getattr(default, name) for name in mode)
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ def model(opset: int = 17) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"stats": "s.npz"}, "Dynamic mode calibrates nothing, and a statistics file is given."),
-        ({"random_calib": 2}, "Dynamic mode calibrates nothing, and random calibration is given."),
+        ({"stats": "s.npz"}, "Option --stats is about calibration; dynamic mode calibrates nothing."),
+        ({"random_calib": 2}, "Option --random-calib is about calibration; dynamic mode calibrates nothing."),
         ({"activations": "int8"}, "Dynamic mode quantizes activations to uint8; found int8."),
         ({"weights": "int4", "format": "qdq"}, "Dynamic mode has weights of int8 or uint8; found int4."),
         ({"method": "mse"}, "Option 'method' is about calibrated activations; dynamic mode calibrates none."),
