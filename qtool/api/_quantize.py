@@ -1,40 +1,22 @@
-"""quantize(): observe, decide, rewrite, verify."""
+"""quantize(): the settings, and the mode that carries them out."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from qtool.api._dynamic import quantize_dynamic
+from qtool.api._static import quantize_static
 from qtool.api._weight_only import quantize_weights
-from qtool.api.clock import Clock, peak_rss
-from qtool.api.data import (
-    VERIFY_SAMPLES,
-    VERIFY_SECONDS,
-    files_of,
-    first_batches,
-    hashes_of,
-    observe,
-    open_any,
-    refuse_choice,
-    refuse_several,
-)
-from qtool.api.models import as_runnable, inputs_of, tensors_of
 from qtool.api.modes import refuse_unused
-from qtool.api.outcome import destination_of, why_nothing
+from qtool.api.pipeline import Run
 from qtool.api.results import QuantizeResult
-from qtool.api.settings import ModelLike, Progress, prepared_for, refuse_quantized, resolve_config
+from qtool.api.settings import ModelLike, Progress, resolve_config
 from qtool.config import QuantConfig
-from qtool.errors import NothingToQuantizeError
-from qtool.version import package_version
 
 if TYPE_CHECKING:
     from qtool.calibrate.samples import Data
-    from qtool.calibrate.saved import Batch
-
-USELESS_DB = 10.0  # output SQNR below which no task metric survives
 
 
 def quantize(
@@ -123,24 +105,6 @@ def quantize(
         NothingToQuantizeError: If nothing was quantized (unless ``allow_empty``).
         VerificationError: If the result does not check, load, run or keep its interface; nothing is put in place.
     """
-    from qtool.calibrate.budget import Budget
-    from qtool.calibrate.nonfinite import skipped_notes
-    from qtool.calibrate.statsfile import load_statistics
-    from qtool.emit import emit
-    from qtool.plan import (
-        Selection,
-        build_plan,
-        check_finite,
-        need_histograms,
-        refuse_unmatched,
-        wanted_of,
-        without_effect,
-    )
-    from qtool.plan.inputs import input_notes
-    from qtool.prepare.fingerprint import fingerprint
-    from qtool.prepare.load import describe_source, load_model
-    from qtool.publish import Published, check_destination, publish
-
     settings = resolve_config(
         config,
         format=format,
@@ -173,169 +137,23 @@ def quantize(
             "max_memory": max_memory,
         },
     )
+    run = Run(output=output, force=force, dry_run=dry_run, num_threads=num_threads, progress=progress)
+    if settings.weight_only:
+        return quantize_weights(model, settings, run)
     if settings.dynamic:
         return quantize_dynamic(
-            model,
-            calib,
-            settings,
-            samples=samples,
-            shuffle=shuffle,
-            output=output,
-            format_given=format is not None,
-            force=force,
-            dry_run=dry_run,
-            num_threads=num_threads,
-            progress=progress,
+            model, calib, settings, run, samples=samples, shuffle=shuffle, format_given=format is not None
         )
-    if settings.weight_only:
-        return quantize_weights(
-            model,
-            settings,
-            output=output,
-            force=force,
-            dry_run=dry_run,
-            num_threads=num_threads,
-            progress=progress,
-        )
-    histograms = need_histograms(settings)
-    refuse_several(calib=calib, stats=stats, random_calib=random_calib)
-    refuse_choice(calib, samples, shuffle)
-    source_path = Path(model) if isinstance(model, (str, os.PathLike)) else None
-    clock = Clock(progress)
-    with clock("prepare"):
-        saved = None if stats is None else load_statistics(stats)
-        loaded = load_model(model)
-        source = describe_source(model, loaded)
-        destination = destination_of(source_path, output)
-        if destination is not None and not dry_run:
-            check_destination(
-                destination, source_path, force=force, source_data=source.data_files, inputs=files_of(calib, stats)
-            )
-        refuse_quantized(loaded, force=force)
-        refuse_unmatched(settings, tensors_of(loaded))
-        prepared, settings, notes = prepared_for(loaded, settings)
-        if saved is not None:
-            saved.require_model(fingerprint(prepared.model, loaded.graph.opset_imports))
-        selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
-    with clock("plan"):
-        plan = build_plan(prepared.model, settings, selection)
-        if plan.decisions and prepared.obstacle is not None:
-            raise prepared.obstacle
-        check_finite(prepared.model, plan)
-    if not plan.decisions and not settings.allow_empty:
-        raise NothingToQuantizeError(
-            f"0 of {plan.nodes} nodes were quantized: {why_nothing(plan)}.",
-            hint="'qtool inspect MODEL -v' gives the reason for each node; --allow-empty writes the model anyway.",
-        )
-    published = Published(None, 0, {}, 0)
-    proto = None
-    # A dry run needs no samples, but checks those that it is given.
-    opened = statistics = None
-    batches: tuple[Batch, ...] = ()
-    if saved is not None:
-        statistics = saved.select(plan.tensors, histograms=histograms)
-        batches = saved.batches
-        if not batches:
-            notes.append("The statistics file keeps no samples: the result was loaded, but not run on any.")
-    elif calib is not None or random_calib is not None or not dry_run:
-        opened = open_any(calib, random_calib, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
-        notes += opened.notes
-    if not dry_run:
-        if opened is not None:
-            with clock("calibrate"):
-                statistics = observe(
-                    prepared.model,
-                    wanted_of(prepared.model, plan.tensors),
-                    opened,
-                    histograms=histograms,
-                    num_threads=num_threads,
-                    batch_size=batch,
-                    on_nan=on_nan,
-                    max_memory=max_memory,
-                    progress=clock.progress("calibrate"),
-                )
-        if statistics is not None:
-            notes += [*statistics.notes, *skipped_notes(statistics), *input_notes(prepared.model.graph, statistics)]
-        with clock("plan"):
-            plan = build_plan(prepared.model, settings, selection, statistics)
-        if not plan.decisions and not settings.allow_empty:
-            raise NothingToQuantizeError(f"0 of {plan.nodes} nodes were quantized: {why_nothing(plan)}.")
-        with clock("emit"):
-            quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
-        if max_memory is not None:
-            Budget(max_memory).require()  # before anything is written
-        hashes: Sequence[str] | None
-        if opened is None:
-            assert saved is not None, "Bug: neither samples nor statistics"
-            sample_count, hashes = saved.samples, saved.sources
-        else:
-            sample_count, hashes = opened.count, None if random_calib is not None else hashes_of(opened)
-        with clock("verify"):
-            float_model, base_dir, cleanup = as_runnable(model, loaded, prepared.model)
-            try:
-                published, proto = publish(
-                    quantized,
-                    float_model,
-                    first_batches(opened, VERIFY_SAMPLES, VERIFY_SECONDS) if opened is not None else batches,
-                    destination,
-                    provenance=_provenance(settings, source.sha256, sample_count, hashes),
-                    external_data=bool(source.data_files),
-                    num_threads=num_threads,
-                    base_dir=base_dir,
-                )
-            finally:
-                cleanup()
-        notes += published.notes
-        notes += _quality_notes(published.sqnr_db)
-    notes += [*plan.notes, *without_effect(settings, plan.tensors)]
-    where = f" -> {published.path}" if published.path else ""
-    return QuantizeResult(
-        model_path=published.path,
-        model=proto,
-        plan=plan,
-        quantized=plan.quantized,
-        total=plan.nodes,
-        by_op=plan.by_operator(),
-        skips=list(plan.skips),
-        bytes_before=source.nbytes,
-        bytes_after=published.nbytes,
-        sqnr_db=published.sqnr_db,
-        verified_samples=published.samples,
-        actions=prepared.actions,
-        notes=list(dict.fromkeys(notes)),
-        seconds=clock.seconds,
-        peak_rss_bytes=peak_rss(),
-        config=settings,
-        message=f"{plan.quantized} of {plan.nodes} nodes quantized{where}",
+    return quantize_static(
+        model,
+        calib,
+        settings,
+        run,
+        stats=stats,
+        random_calib=random_calib,
+        samples=samples,
+        shuffle=shuffle,
+        batch=batch,
+        on_nan=on_nan,
+        max_memory=max_memory,
     )
-
-
-def _provenance(
-    settings: QuantConfig, source_sha256: str, samples: int, hashes: Sequence[str] | None
-) -> dict[str, Any]:
-    """What the model records about its making; no hashes of data means random samples."""
-    record: dict[str, Any] = {
-        "version": package_version(),
-        "config": settings.to_dict(),
-        "source.sha256": source_sha256,
-        "calibration.samples": str(samples),
-    }
-    if hashes is None:
-        record["calibration.random"] = "true"
-    else:
-        record["calibration.sha256"] = list(hashes)
-    return record
-
-
-def _quality_notes(sqnr_db: Mapping[str, float]) -> list[str]:
-    """A line if an output is so far from the float model that the file is of little use."""
-    poor = {name: value for name, value in sqnr_db.items() if value < USELESS_DB}
-    if not poor:
-        return []
-    name = min(poor, key=lambda output: poor[output])
-    others = f" ({len(poor) - 1} more outputs are)" if len(poor) > 1 else ""
-    text = (
-        f"output '{name}' is {poor[name]:.1f} dB from the float model on the calibration samples; below "
-        f"{USELESS_DB:.0f} dB a model is usually broken{others}. Try --method mse, or leave nodes float with --exclude."
-    )
-    return [text]

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qtool.api.clock import Clock, peak_rss
-from qtool.api.models import as_runnable, inputs_of
+from qtool.api.made_up import trial_feeds
+from qtool.api.models import inputs_of
+from qtool.api.pipeline import Job, Run
 from qtool.api.results import QuantizeResult
-from qtool.api.settings import ModelLike, Progress, refuse_quantized
-from qtool.api.trial import trial_feeds
+from qtool.api.settings import ModelLike
 from qtool.config import QuantConfig
-from qtool.errors import NothingToQuantizeError
-from qtool.version import package_version
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -22,16 +18,7 @@ if TYPE_CHECKING:
     from qtool.prepare.prepare import Prepared
 
 
-def quantize_weights(
-    model: ModelLike,
-    settings: QuantConfig,
-    *,
-    output: str | os.PathLike[str] | None = None,
-    force: bool = False,
-    dry_run: bool = False,
-    num_threads: int | None = None,
-    progress: Progress | None = None,
-) -> QuantizeResult:
+def quantize_weights(model: ModelLike, settings: QuantConfig, run: Run) -> QuantizeResult:
     """Store the weights of a model quantized; see :func:`qtool.quantize`, which calls this.
 
     Raises:
@@ -42,87 +29,36 @@ def quantize_weights(
     """
     from qtool.emit.weight_only import emit_weight_only
     from qtool.plan.weight_only import check_finite_weights, choose_weight_parameters
-    from qtool.prepare.load import describe_source, load_model
-    from qtool.publish import Published, check_destination, publish
 
-    source_path = Path(model) if isinstance(model, (str, os.PathLike)) else None
-    clock = Clock(progress)
-    with clock("prepare"):
-        loaded = load_model(model)
-        source = describe_source(model, loaded)
-        destination = _destination(source_path, output, settings)
-        if destination is not None and not dry_run:
-            check_destination(destination, source_path, force=force, source_data=source.data_files)
-        refuse_quantized(loaded, force=force)
-        prepared, plan = planned_weights(loaded, settings)
-    with clock("plan"):
+    job = Job(model, settings, run)
+    with job.clock("prepare"):
+        prepared, plan = planned_weights(job.loaded, settings)
+    with job.clock("plan"):
         if plan.decisions and prepared.obstacle is not None:
             raise prepared.obstacle
         check_finite_weights(prepared.model, plan)
-    if not plan.decisions and not settings.allow_empty:
-        raise NothingToQuantizeError(
-            f"0 of {plan.nodes} nodes were quantized: {_why_nothing(plan)}.",
-            hint="'qtool quantize --weight-only --dry-run' gives the reason for each node; --allow-empty writes the "
-            "model anyway.",
-        )
-    published = Published(None, 0, {}, 0)
-    proto = None
-    notes = list(plan.notes)
+    job.require_some(
+        plan,
+        settings,
+        "'qtool inspect MODEL --weight-only -v' gives the reason for each node; --allow-empty writes the model anyway.",
+    )
     engine, remark = _engine_for(plan, prepared.model)
-    notes += remark
-    if not dry_run:
-        with clock("weights"):
-            plan = choose_weight_parameters(prepared.model, plan, num_threads=num_threads)
-        with clock("emit"):
+    job.notes += [*plan.notes, *remark]
+    if not run.dry_run:
+        with job.clock("weights"):
+            plan = choose_weight_parameters(prepared.model, plan, num_threads=run.num_threads)
+        with job.clock("emit"):
             quantized = emit_weight_only(prepared.model, plan)
-        with clock("verify"):
-            float_model, base_dir, cleanup = as_runnable(model, loaded, prepared.model)
-            try:
-                feeds, why_none = trial_feeds(inputs_of(loaded))
-                published, proto = publish(
-                    quantized,
-                    float_model,
-                    feeds,
-                    destination,
-                    provenance={
-                        "version": package_version(),
-                        "config": settings.to_dict(),
-                        "source.sha256": source.sha256,
-                    },
-                    external_data=bool(source.data_files),
-                    num_threads=num_threads,
-                    base_dir=base_dir,
-                    engine=engine,
-                    trial=True,
-                )
-            finally:
-                cleanup()
-        notes += [*published.notes, *why_none]
-        if published.samples:
-            notes.append(
+        feeds, why_none = trial_feeds(inputs_of(job.loaded))
+        verified = job.publish(quantized, prepared, lambda *_: feeds, settings, engine=engine, trial=True)
+        job.notes += why_none
+        if verified:
+            job.notes.append(
                 f"verified without samples: the result ran beside the float model in {_ENGINES[engine]} on seeded "
                 "random input; types, shapes and finiteness agree, accuracy was not measured"
             )
-    where = f" -> {published.path}" if published.path else ""
-    return QuantizeResult(
-        model_path=published.path,
-        model=proto,
-        plan=plan,
-        quantized=plan.quantized,
-        total=plan.nodes,
-        by_op=plan.by_operator(),
-        skips=list(plan.skips),
-        bytes_before=source.nbytes,
-        bytes_after=published.nbytes,
-        sqnr_db=published.sqnr_db,
-        verified_samples=published.samples,
-        actions=prepared.actions,
-        notes=list(dict.fromkeys(notes)),
-        seconds=clock.seconds,
-        peak_rss_bytes=peak_rss(),
-        config=settings,
-        message=f"weights of {plan.quantized} of {plan.nodes} nodes stored as {settings.weights}{where}",
-    )
+    done = f"weights of {plan.quantized} of {plan.nodes} nodes stored as {settings.weights}"
+    return job.result(prepared, plan, settings, done, verified_on="random")
 
 
 _ENGINES = {"ort": "onnxruntime, with and without its optimizations,", "spec": "the spec engine"}
@@ -157,14 +93,6 @@ def planned_weights(loaded: ir.Model, settings: QuantConfig) -> tuple[Prepared, 
     return prepared, plan
 
 
-def _destination(source: Path | None, output: str | os.PathLike[str] | None, settings: QuantConfig) -> Path | None:
-    from qtool.publish import default_output
-
-    if output is not None:
-        return Path(output)
-    return None if source is None else default_output(source, settings.weights)
-
-
 def _engine_for(plan: Plan, model: ir.Model) -> tuple[str, list[str]]:
     """The engine that verifies the result: onnxruntime, unless it lacks a type; then a remark says so."""
     from qtool.plan.stored import StoredWeight
@@ -184,9 +112,3 @@ def _engine_for(plan: Plan, model: ir.Model) -> tuple[str, list[str]]:
             )
             return "spec", [remark]
     return "ort", []
-
-
-def _why_nothing(plan: Plan) -> str:
-    """The reason that speaks for most nodes with a weight."""
-    telling = [s.reason for s in plan.skips if not s.expected] or [s.reason for s in plan.skips]
-    return max(sorted(set(telling)), key=telling.count) if telling else "the model has no nodes"

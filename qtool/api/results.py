@@ -32,7 +32,8 @@ class QuantizeResult:
         bytes_after: Size of the result; 0 for a dry run.
         sqnr_db: Output name -> dB against the float model on the samples that the result was verified on.
         verified_samples: How many those were.
-        verified_on: What those were: the first ``calibration`` samples; in dynamic mode ``given`` or ``random`` ones.
+        verified_on: What those were: the first ``calibration`` samples; in dynamic mode ``given`` or ``random`` ones,
+            in weight-only mode ``random`` ones, of which there is no dB.
         actions: What preparation did to the float graph.
         notes: What a user should know.
         seconds: Stage -> wall time.

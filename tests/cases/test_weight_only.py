@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import qtool
 from qtool.__main__ import main
-from qtool.api.trial import trial_feeds
+from qtool.api.made_up import trial_feeds
 from qtool.errors import ConfigError, ModelError, NothingToQuantizeError
 from qtool.runtime import TensorInfo
 from qtool.weight_settings import WEIGHT_ONLY_DTYPES

@@ -1,4 +1,8 @@
-"""Inputs made up for verification where the user gave none; they decide about no scale."""
+"""Inputs made up for verification where the user gave none: seeded normal floats, integers 0 and 1.
+
+They decide about no scale. Where a model leaves dimensions open, sizes are tried one after the other until the float
+model runs.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qtool.api.models import inputs_of
-from qtool.errors import QtoolError
+from qtool.errors import DataError, QtoolError
 
 if TYPE_CHECKING:
     import onnx
@@ -17,8 +21,9 @@ if TYPE_CHECKING:
     from qtool.runtime import TensorInfo
 
 _COUNT = 2
-# sizes that are tried for dimensions that the model leaves open; the same name has the same size
+# sizes that are tried for open dimensions: quality shows on small ones, blocks of weights and their kernels on larger
 _SIZES = (8, 1, 16, 64)
+_TRIAL_SIZES = (64, 8, 512)
 
 
 def random_feeds(
@@ -32,7 +37,6 @@ def random_feeds(
 
     The first size for open dimensions with which the float model runs is taken.
     """
-    from qtool.calibrate.samples import random_samples
     from qtool.runtime import create_session
 
     reason = ""
@@ -43,11 +47,9 @@ def random_feeds(
         return [], _remark(error.message)
     if any(0 in info.shape for info in inputs):
         return [], _remark("an input has no elements.")
-    open_axes = any(not isinstance(size, int) for info in inputs for size in info.shape)
-    for size in _SIZES if open_axes else _SIZES[:1]:
+    for size in _sizes_for(inputs, _SIZES):
         try:
-            samples = random_samples(_closed(inputs, size), _COUNT)
-            batches: list[tuple[int, Mapping[str, Any]]] = list(samples.counted_batches())
+            batches = _batches(inputs, size, _COUNT)
             for _, feeds in batches:
                 session.run(feeds)
         except QtoolError as error:
@@ -55,6 +57,31 @@ def random_feeds(
             continue
         return batches, None
     return [], _remark(reason)
+
+
+def trial_feeds(inputs: Sequence[TensorInfo]) -> tuple[Sequence[tuple[int, Mapping[str, Any]]], list[str]]:
+    """Seeded random samples for a trial run: whether a model loads and runs, never how good it is.
+
+    Returns:
+        Alternatives, each (number of samples, inputs), of which one is meant to be run; none, and a remark, if no
+        sample can be made up.
+    """
+    try:
+        return [_batches(inputs, size, 1)[0] for size in _sizes_for(inputs, _TRIAL_SIZES)], []
+    except DataError as error:
+        return [], [f"the result was loaded, but not run: {error.message}"]
+
+
+def _sizes_for(inputs: Sequence[TensorInfo], sizes: Sequence[int]) -> Sequence[int]:
+    """All sizes, if a dimension takes one: a leading one that is open has size 1."""
+    is_open = any(not isinstance(size, int) for info in inputs for size in info.shape[1:])
+    return sizes if is_open else sizes[:1]
+
+
+def _batches(inputs: Sequence[TensorInfo], size: int, count: int) -> list[tuple[int, Mapping[str, Any]]]:
+    from qtool.calibrate.samples import random_samples
+
+    return list(random_samples(_closed(inputs, size), count).counted_batches())
 
 
 def _closed(inputs: Sequence[TensorInfo], size: int) -> list[TensorInfo]:

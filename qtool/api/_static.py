@@ -1,0 +1,141 @@
+"""quantize() with calibration: observe, decide, rewrite, verify."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from qtool.api.data import (
+    VERIFY_SAMPLES,
+    VERIFY_SECONDS,
+    files_of,
+    first_batches,
+    hashes_of,
+    observe,
+    open_any,
+    refuse_choice,
+    refuse_several,
+)
+from qtool.api.models import inputs_of, tensors_of
+from qtool.api.pipeline import Job, Run
+from qtool.api.results import QuantizeResult
+from qtool.api.settings import ModelLike, prepared_for
+from qtool.config import QuantConfig
+
+if TYPE_CHECKING:
+    from qtool.calibrate.samples import Data
+    from qtool.calibrate.saved import Batch
+
+
+def quantize_static(
+    model: ModelLike,
+    calib: Data | None,
+    settings: QuantConfig,
+    run: Run,
+    *,
+    stats: str | os.PathLike[str] | None,
+    random_calib: int | None,
+    samples: int | None,
+    shuffle: int | None,
+    batch: int | None,
+    on_nan: Literal["raise", "skip"],
+    max_memory: int | None,
+) -> QuantizeResult:
+    """See :func:`quantize`; activations get scales from statistics."""
+    from qtool.calibrate.budget import Budget
+    from qtool.calibrate.nonfinite import skipped_notes
+    from qtool.calibrate.statsfile import load_statistics
+    from qtool.emit import emit
+    from qtool.plan import (
+        Selection,
+        build_plan,
+        check_finite,
+        need_histograms,
+        refuse_unmatched,
+        wanted_of,
+        without_effect,
+    )
+    from qtool.plan.inputs import input_notes
+    from qtool.prepare.fingerprint import fingerprint
+
+    histograms = need_histograms(settings)
+    refuse_several(calib=calib, stats=stats, random_calib=random_calib)
+    refuse_choice(calib, samples, shuffle)
+    job = Job(model, settings, run, inputs=files_of(calib, stats))
+    loaded, clock = job.loaded, job.clock
+    with clock("prepare"):
+        saved = None if stats is None else load_statistics(stats)
+        refuse_unmatched(settings, tensors_of(loaded))
+        prepared, settings, remarks = prepared_for(loaded, settings)
+        if saved is not None:
+            saved.require_model(fingerprint(prepared.model, loaded.graph.opset_imports))
+        selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
+    job.notes += remarks
+    with clock("plan"):
+        plan = build_plan(prepared.model, settings, selection)
+        if plan.decisions and prepared.obstacle is not None:
+            raise prepared.obstacle
+        check_finite(prepared.model, plan)
+    job.require_some(
+        plan,
+        settings,
+        "'qtool inspect MODEL -v' gives the reason for each node; --allow-empty writes the model anyway.",
+    )
+    # A dry run needs no samples, but checks those that it is given.
+    opened = statistics = None
+    batches: tuple[Batch, ...] = ()
+    if saved is not None:
+        statistics = saved.select(plan.tensors, histograms=histograms)
+        batches = saved.batches
+        if not batches:
+            job.notes.append("The statistics file keeps no samples: the result was loaded, but not run on any.")
+    elif calib is not None or random_calib is not None or not run.dry_run:
+        opened = open_any(calib, random_calib, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
+        job.notes += opened.notes
+    if not run.dry_run:
+        if opened is not None:
+            with clock("calibrate"):
+                statistics = observe(
+                    prepared.model,
+                    wanted_of(prepared.model, plan.tensors),
+                    opened,
+                    histograms=histograms,
+                    num_threads=run.num_threads,
+                    batch_size=batch,
+                    on_nan=on_nan,
+                    max_memory=max_memory,
+                    progress=clock.progress("calibrate"),
+                )
+        if statistics is not None:
+            job.notes += [*statistics.notes, *skipped_notes(statistics), *input_notes(prepared.model.graph, statistics)]
+        with clock("plan"):
+            plan = build_plan(prepared.model, settings, selection, statistics)
+        job.require_some(plan, settings)
+        with clock("emit"):
+            quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
+        if max_memory is not None:
+            Budget(max_memory).require()  # before anything is written
+        hashes: Sequence[str] | None
+        if opened is None:
+            assert saved is not None, "Bug: neither samples nor statistics"
+            sample_count, hashes = saved.samples, saved.sources
+        else:
+            sample_count, hashes = opened.count, None if random_calib is not None else hashes_of(opened)
+        job.publish(
+            quantized,
+            prepared,
+            lambda *_: first_batches(opened, VERIFY_SAMPLES, VERIFY_SECONDS) if opened is not None else batches,
+            settings,
+            provenance=_provenance(sample_count, hashes),
+        )
+        job.judge("calibration", "Try --method mse, or leave nodes float with --exclude")
+    job.notes += [*plan.notes, *without_effect(settings, plan.tensors)]
+    return job.result(prepared, plan, settings, f"{plan.quantized} of {plan.nodes} nodes quantized")
+
+
+def _provenance(samples: int, hashes: Sequence[str] | None) -> dict[str, Any]:
+    """What the model records about its calibration; no hashes of data means random samples."""
+    if hashes is None:
+        return {"calibration.samples": str(samples), "calibration.random": "true"}
+    return {"calibration.samples": str(samples), "calibration.sha256": list(hashes)}
