@@ -26,6 +26,7 @@ from qtool.calibrate.samples import Samples
 from qtool.calibrate.segments import TENSORS_PER_SEGMENT, SegmentedModel, read_graph
 from qtool.calibrate.statistics import Statistics, TensorStatistics, merge
 from qtool.calibrate.wanted import Wanted
+from qtool.errors import ConfigError
 
 if TYPE_CHECKING:
     import onnx
@@ -80,10 +81,13 @@ def collect(
         Statistics in the order of ``tensors``. Its notes say what kept samples from sharing batches.
 
     Raises:
-        ConfigError: If a tensor does not exist in the top graph, or ``max_memory`` is not enough.
+        ConfigError: If a tensor does not exist in the top graph, ``max_memory`` is not enough, or ``num_threads`` is
+            not positive.
         ModelError: If the model does not load, or a wanted tensor is not of a float type.
         DataError: If the model does not run on a sample, or a tensor holds NaN or (unless allowed) an infinity.
     """
+    if num_threads is not None and num_threads < 1:
+        raise ConfigError(f"Number of threads is {num_threads}; expected 1 or more.")
     wanted = {one.name: one for one in (Wanted(t) if isinstance(t, str) else t for t in tensors)}
     source = read_graph(model)
     budget = None if max_memory is None else Budget(max_memory)

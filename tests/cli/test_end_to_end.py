@@ -21,7 +21,17 @@ from qtool.evaluate.metrics import METRICS
 from tests.cli.fakes import strict_json
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("quantize", "calibrate", "eval", "inspect", "info", "bench kernels")
+COMMANDS = (
+    "quantize",
+    "calibrate",
+    "eval",
+    "inspect",
+    "info",
+    "bench kernels",
+    "stats show",
+    "stats merge",
+    "stats diff",
+)
 CALIB = ("--calib", "calib.npz")
 
 
@@ -237,7 +247,10 @@ def test_every_option_is_documented_and_every_documented_option_exists():
 def test_commands_in_the_documents_use_options_that_exist(name):
     seen = 0
     for line in (ROOT / name).read_text().splitlines():
-        found = re.search(r"\bqtool (quantize|calibrate|eval|inspect|info|bench kernels)\b([^`#]*)", line)
+        found = re.search(
+            r"\bqtool (quantize|calibrate|eval|inspect|info|bench kernels|stats show|stats merge|stats diff)\b([^`#]*)",
+            line,
+        )
         if found is not None:
             assert documented(found[2]) <= options(found[1]) | {"--help"}, line
             seen += 1
