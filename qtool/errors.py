@@ -51,6 +51,12 @@ class VerificationError(QtoolError):
     exit_code = EXIT_FAILED
 
 
+class InterruptedRun(QtoolError):  # noqa: N818 - no mistake, but an ending like the others
+    """The user ended a run that can go on later."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
 class NothingToQuantizeError(QtoolError):
     """No node was quantized and ``allow_empty`` was not set."""
 

@@ -58,8 +58,6 @@ def calibrate(
             same call goes on from there, with the same result; the file goes when the output is in place.
         on_nan: ``raise`` stops at the first NaN in an observed tensor; ``skip`` leaves NaNs out and notes how many.
         max_memory: Bytes that the process may reach; by default there is no limit. Does not change the result.
-        on_nan: ``raise`` stops at the first NaN in an observed tensor; ``skip`` leaves NaNs out and notes how many.
-        max_memory: Bytes that the process may reach; by default there is no limit. Does not change the result.
         force: Overwrite the output.
         num_threads: Threads of the runtime and the kernels. Does not change the result.
         progress: Called with ("calibrate", done, total).
@@ -120,7 +118,7 @@ def calibrate(
     initial = None
     if checkpoint is not None and destination is not None and model_id is not None:
         kept_run = Checkpoint(destination, model_id, opened, checkpoint)
-        initial = kept_run.resume(wanted, histograms=histograms)
+        initial = kept_run.resume(wanted, histograms=histograms, allow_nan=on_nan == "skip")
         if initial is not None:
             notes += (f"Went on after sample {kept_run.done} of {opened.count}, from '{kept_run.path}'.",)
     before = 0 if kept_run is None else kept_run.done

@@ -56,8 +56,13 @@ class Checkpoint:
         self._samples = samples
         self._coverage: Coverage = ()
 
-    def resume(self, tensors: Sequence[str | Wanted], *, histograms: bool) -> Statistics | None:
+    def resume(self, tensors: Sequence[str | Wanted], *, histograms: bool, allow_nan: bool) -> Statistics | None:
         """What an earlier run saw of the first samples; None if it left no checkpoint.
+
+        Args:
+            tensors: What this run observes.
+            histograms: Whether it fills histograms.
+            allow_nan: Whether it leaves NaNs out; otherwise it would have stopped at the first.
 
         Raises:
             DataError: If there is a file that is no checkpoint of this run, naming the first difference.
@@ -73,6 +78,8 @@ class Checkpoint:
         self._require_same_model(found)
         self._require_same_tensors(found, tensors, histograms=histograms)
         self._require_same_samples(found)
+        if not allow_nan:
+            self._require_no_nan(found.statistics)
         self.done, self._coverage = found.samples, found.coverage
         return found.statistics
 
@@ -105,6 +112,15 @@ class Checkpoint:
         what = difference_of(found.model, self._model, other="the model")
         if what is not None:
             raise DataError(f"Checkpoint '{self.path}' belongs to another model: {what}.", hint=_HINT)
+
+    def _require_no_nan(self, found: Statistics) -> None:
+        for name, one in found.items():
+            if one.nan:
+                raise DataError(
+                    f"Checkpoint '{self.path}' left out {one.nan} NaN of {one.count} values in tensor '{name}'; this "
+                    "run stops at the first NaN.",
+                    hint=f"Go on with --on-nan skip. {_HINT}",
+                )
 
     def _require_same_tensors(
         self, found: SavedStatistics, tensors: Sequence[str | Wanted], *, histograms: bool

@@ -82,9 +82,10 @@ def calibrate(
     """
     out = Output(quiet=quiet, verbose=verbose, color=color)
     from qtool import api
+    from qtool.api._checkpoint import checkpoint_path
     from qtool.api.clock import peak_rss
     from qtool.calibrate.readers import files_of
-    from qtool.errors import ConfigError
+    from qtool.errors import ConfigError, InterruptedRun
     from qtool.publish import default_statistics
 
     if not data:
@@ -113,10 +114,13 @@ def calibrate(
                 seconds=seconds,
             )
     except KeyboardInterrupt:
-        partial = target.with_name(target.name + ".partial")
-        if checkpoint is not None and partial.exists():
-            out.note(f"'{partial}' is kept: the same command goes on from there.")
-        raise
+        partial = checkpoint_path(target)
+        if checkpoint is None or not partial.exists():
+            raise
+        raise InterruptedRun(
+            f"interrupted, '{partial}' is kept, and '{target}' was not written",
+            hint="The same command goes on from there.",
+        ) from None
     if json_target is not None:
         out.json(_document(target, statistics, seconds, peak_rss()), json_target)
     out.say(f"{_count(len(statistics), 'tensor')} observed on {_count(statistics.samples, 'sample')}")

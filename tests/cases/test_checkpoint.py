@@ -151,6 +151,25 @@ def test_other_models_data_and_settings_are_refused(work, monkeypatch):
     assert "is not among them" in said
 
 
+def test_nans_that_were_left_out_are_not_taken_over_by_a_run_that_stops_at_them(work, monkeypatch):
+    x = random(23, 8, seed=1)
+    x[2, 3] = np.nan
+    np.savez(work / "a.npz", x=x)
+    qtool.calibrate(work / "m.onnx", data(work), output=work / "skipped.npz", on_nan="skip")
+    interrupted(work, None, monkeypatch, after=2, on_nan="skip")
+    before = snapshot(work)
+    with pytest.raises(DataError) as caught:
+        calibrate(work)
+    assert caught.value.message == (
+        f"Checkpoint '{work / 's.npz.partial'}' left out 1 NaN of 144 values in tensor 'x'; this run stops at the "
+        "first NaN."
+    )
+    assert (caught.value.hint or "").startswith("Go on with --on-nan skip.")
+    assert snapshot(work) == before
+    calibrate(work, on_nan="skip")
+    assert (work / "s.npz").read_bytes() == (work / "skipped.npz").read_bytes()
+
+
 def test_another_order_is_refused(work, monkeypatch):
     interrupted(work, data(work)[:1], monkeypatch, after=2)
     assert "it took others of the same files" in refused(work, data(work)[:1], shuffle=1)
@@ -214,7 +233,10 @@ def test_a_process_that_is_killed(long, how):
         assert process.returncode == (130 if how == signal.SIGINT else -how)
         assert not (long / "s.npz").exists()
         if how == signal.SIGINT:
-            assert "'s.npz.partial' is kept: the same command goes on from there." in said
+            assert said.splitlines()[-2:] == [
+                "error: interrupted, 's.npz.partial' is kept, and 's.npz' was not written",
+                "hint: The same command goes on from there.",
+            ]
             assert sorted(p.name for p in long.iterdir()) == ["long.npz", "m.onnx", "s.npz.partial"]
     assert 200 <= load_statistics(long / "s.npz.partial").samples < 12000
     calibrate(long, long / "long.npz", checkpoint=4000, batch=None)

@@ -159,5 +159,8 @@ def test_an_interrupt_says_that_the_checkpoint_is_kept(api, qtool_command):
     api(calibrate=interrupted)
     ended = qtool_command("calibrate", "m.onnx", "--data", "a.npz", "--checkpoint", "5")
     assert (ended.code, ended.out) == (130, "")
-    assert "note: 'm.stats.npz.partial' is kept: the same command goes on from there." in ended.err.splitlines()
+    assert ended.err.splitlines() == [
+        "error: interrupted, 'm.stats.npz.partial' is kept, and 'm.stats.npz' was not written",
+        "hint: The same command goes on from there.",
+    ]
     assert "kept" not in qtool_command("calibrate", "m.onnx", "--data", "a.npz").err
