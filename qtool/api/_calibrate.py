@@ -85,9 +85,10 @@ def calibrate(
 
     clock = Clock(progress, seconds)
     settings = resolve_config(config)
-    if settings.weight_only:
+    if settings.weight_only or settings.dynamic:
+        mode = "Weight-only" if settings.weight_only else "Dynamic"
         raise ConfigError(
-            "Weight-only mode, which the config asks for, uses no statistics.", hint="Calibrate with another config."
+            f"{mode} mode, which the config asks for, uses no statistics.", hint="Calibrate with another config."
         )
     range_method, _ = parse_method(method)
     with clock("prepare"):

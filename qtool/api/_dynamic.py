@@ -39,7 +39,7 @@ def quantize_dynamic(
     from qtool.emit import emit_dynamic
     from qtool.plan import Selection, build_dynamic_plan
 
-    refuse_choice(calib, samples, shuffle)
+    refuse_choice(calib, samples, shuffle, hint="Give the samples that the result is verified on with --calib.")
     job = Job(model, settings, run, inputs=files_of(calib))
     with job.clock("prepare"):
         prepared, settings, remarks = prepared_for(job.loaded, settings)

@@ -61,7 +61,12 @@ def quantize_static(
 
     histograms = need_histograms(settings)
     refuse_several(calib=calib, stats=stats, random_calib=random_calib)
-    refuse_choice(calib, samples, shuffle)
+    refuse_choice(
+        calib,
+        samples,
+        shuffle,
+        hint="The samples of a statistics file are chosen when it is made; --random-calib says how many it takes.",
+    )
     job = Job(model, settings, run, inputs=files_of(calib, stats))
     loaded, clock = job.loaded, job.clock
     with clock("prepare"):

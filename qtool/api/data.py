@@ -35,14 +35,11 @@ def refuse_several(**origins: object) -> None:
         raise ConfigError(f"{first[0].upper()}{first[1:]} and {' and '.join(rest)} are given; expected one of them.")
 
 
-def refuse_choice(calib: object, samples: int | None, shuffle: int | None) -> None:
+def refuse_choice(calib: object, samples: int | None, shuffle: int | None, *, hint: str) -> None:
     """Only data have samples to choose from."""
     given = [name for name, value in (("number of samples", samples), ("shuffle", shuffle)) if value is not None]
     if given and calib is None:
-        raise ConfigError(
-            f"A {given[0]} is given without calibration data to choose from.",
-            hint="The samples of a statistics file are chosen when it is made; --random-calib says how many it takes.",
-        )
+        raise ConfigError(f"A {given[0]} is given without calibration data to choose from.", hint=hint)
 
 
 def files_of(*data: object) -> list[Path]:

@@ -198,9 +198,11 @@ def quantize(
     from qtool import api
     from qtool.calibrate.readers import files_of
     from qtool.publish import default_output
+    from qtool.weight_settings import WEIGHT_ONLY_DTYPES
 
-    target = output or default_output(model, (weight_only and weights) or "int8")
-    check_json_target(json_target, model, config, target, stats, *files_of(calib))
+    # which of the default outputs it will be, the config decides
+    targets = [output] if output is not None else [default_output(model, dtype) for dtype in WEIGHT_ONLY_DTYPES]
+    check_json_target(json_target, model, config, *targets, stats, *files_of(calib))
     at_once = opt.batch_size(batch)
     general, by_tensor = _methods(method or [])
     nan_rule, limit = opt.on_nan(on_nan), opt.byte_count(max_memory)

@@ -19,7 +19,7 @@ from qtool.dtypes import BLOCKED_FLOOR, HALF_SCALE_FLOOR, QDType, qdtype
 from qtool.errors import ModelError
 from qtool.granularity import Granularity, PerBlock
 from qtool.plan.ops.base import skip
-from qtool.plan.ops.reasons import reason
+from qtool.plan.ops.reasons import CONTROL_WALKED, reason
 from qtool.plan.plan import Decision, Form, Plan, Skip
 from qtool.plan.scopes import constant_tensor, scoped_nodes
 from qtool.plan.selection import Selection
@@ -127,7 +127,8 @@ def _decide(node: ir.Node, config: QuantConfig, selection: Selection, opset: int
 
 def _without_rule(node: ir.Node) -> Skip:
     if node.domain not in ("", "ai.onnx") or node.op_type in _KNOWN_FLOAT:
-        text, expected = reason(node.op_type, node.domain)
+        walked = CONTROL_WALKED.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        text, expected = walked or reason(node.op_type, node.domain)
         return skip(node, text, expected=expected)
     sizes = [tensor.nbytes for tensor in map(constant_tensor, node.inputs) if tensor is not None]
     if max(sizes, default=0) >= _LARGE_CONSTANT:

@@ -115,6 +115,10 @@ def test_c51_there_is_nothing_to_calibrate(work, command):
     ended = command("calibrate", "m.onnx", "--data", "c.npz", "--config", "c.toml", "-o", "s.npz")
     assert (ended.code, ended.out) == (2, "")
     assert "Weight-only mode, which the config asks for, uses no statistics." in ended.err
+    Path("c.toml").write_text("[quantize]\ndynamic = true\n")
+    ended = command("calibrate", "m.onnx", "--data", "c.npz", "--config", "c.toml", "-o", "s.npz")
+    assert (ended.code, ended.out) == (2, "")
+    assert "Dynamic mode, which the config asks for, uses no statistics." in ended.err
 
 
 # ----------------------------------------------------------------------------------------------------- the command
@@ -172,6 +176,36 @@ def test_json_and_inspect(work, command):
     assert ended.code == 0
     assert "uint4 blocks of 32" in ended.out
     assert "1 of 3 nodes would be quantized" in ended.out
+    ended = command("inspect", "m.onnx", "--weight-only", "--weights", "int2", "--block", "64", "-v")
+    assert ended.code == 0
+    assert "int2 blocks of 64" in ended.out
+    assert "2 of 3 nodes would be quantized" in ended.out
+
+
+def test_json_is_not_written_over_an_output_that_the_config_names(work, command):
+    Path("c.toml").write_text("[quantize]\nweight_only = true\nweights = 'uint4'\n")
+    before = snapshot(work)
+    ended = command("quantize", "m.onnx", "--config", "c.toml", "--json", "m.uint4.onnx")
+    assert ended.code == 2
+    assert "JSON file 'm.uint4.onnx' is a file that the command needs itself; expected another name." in ended.err
+    assert snapshot(work) == before
+
+
+def test_inspect_lists_the_nodes_inside_subgraphs(work, command):
+    text = """m (float[1,64] x, bool c) => (float[1,64] y) {
+        [if] y = If(c) <then_branch = a () => (float[1,64] p) { [fc] p = MatMul(x, w) },
+                        else_branch = b () => (float[1,64] q) { [id] q = Relu(x) }>
+    }"""
+    onnx.save(build(text, {"w": normal(64, 64)}), "if.onnx")
+    ended = command("inspect", "if.onnx", "--weight-only", "-v")
+    rows = [line.split(maxsplit=3) for line in ended.out.splitlines() if line.startswith("if")]
+    assert [row[:3] for row in rows[-3:]] == [
+        ["if", "If", "float"],
+        ["if/then_branch/fc", "MatMul", "quantize"],
+        ["if/else_branch/id", "Relu", "float"],
+    ]
+    assert rows[-3][3] == "the nodes inside its subgraphs are decided one by one"
+    assert ended.out.splitlines()[-1] == "1 of 3 nodes would be quantized"
 
 
 # -------------------------------------------------------------------------------------------------------- numbers

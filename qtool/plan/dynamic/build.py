@@ -13,7 +13,7 @@ from qtool.plan.dynamic.gather import GatherHandler
 from qtool.plan.dynamic.lstm import LstmHandler
 from qtool.plan.dynamic.products import ProductHandler
 from qtool.plan.ops.base import skip
-from qtool.plan.ops.reasons import reason
+from qtool.plan.ops.reasons import CONTROL_WALKED, reason
 from qtool.plan.plan import Decision, Plan, Skip
 from qtool.plan.selection import Selection
 from qtool.prepare.graph_edits import all_graphs
@@ -26,9 +26,7 @@ _HANDLERS: dict[str, DynamicHandler] = {
 # what differs from static mode; everything else there stays float in both
 _REASONS = {
     **dict.fromkeys(("GRU", "RNN"), ("the runtime has none with 8-bit weights", False)),
-    **dict.fromkeys(
-        ("If", "Loop", "Scan", "SequenceMap"), ("the nodes inside its subgraphs are decided one by one", True)
-    ),
+    **CONTROL_WALKED,
     "ConvTranspose": ("the runtime has no integer form of it", False),
 }
 

@@ -7,6 +7,10 @@ _NORM = "normalization stays float"
 _TRANSCENDENTAL = "the runtime has no integer form of it"
 _RECURRENT = "recurrent states stay float; only its weights could be quantized, which needs dynamic mode"
 _CONTROL = "the nodes inside its subgraphs stay float"
+# of modes that walk subgraphs, with whether it is by design
+CONTROL_WALKED = dict.fromkeys(
+    ("If", "Loop", "Scan", "SequenceMap"), ("the nodes inside its subgraphs are decided one by one", True)
+)
 
 # op -> (reason, expected)
 REASONS: dict[str, tuple[str, bool]] = {
