@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from qtool.api.clock import Clock
 from qtool.api.data import files_of, observe, open_any
 from qtool.api.models import inputs_of
-from qtool.api.settings import ModelLike, Progress, prepared_for, resolve_config
+from qtool.api.settings import ModelLike, Progress, prepared_for, refuse_obstacle, resolve_config, selection_for
 from qtool.config import QuantConfig
 from qtool.errors import ConfigError
 
@@ -77,7 +77,7 @@ def calibrate(
     from qtool.calibrate.nonfinite import skipped_notes
     from qtool.calibrate.saved import SavedStatistics
     from qtool.calibrate.statsfile import save_statistics
-    from qtool.plan import Selection, build_plan, wanted_of
+    from qtool.plan import build_plan, wanted_of
     from qtool.plan.inputs import input_notes
     from qtool.prepare.fingerprint import fingerprint
     from qtool.prepare.load import external_files, load_model
@@ -104,10 +104,9 @@ def calibrate(
         prepared, settings, remarks = prepared_for(loaded, settings)
     if tensors is None:
         with clock("plan"):
-            selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
+            selection = selection_for(prepared, settings)
             plan = build_plan(prepared.model, settings, selection)
-        if plan.decisions and prepared.obstacle is not None:
-            raise prepared.obstacle  # statistics for a model that quantize() would then refuse
+        refuse_obstacle(prepared, plan)  # statistics for a model that quantize() would then refuse
         tensors = list(plan.tensors)
     opened = open_any(data, None, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
     histograms = range_method.needs_histogram or destination is not None

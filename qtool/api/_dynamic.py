@@ -11,7 +11,7 @@ from qtool.api.made_up import random_feeds
 from qtool.api.models import inputs_of
 from qtool.api.pipeline import Job, Run
 from qtool.api.results import QuantizeResult
-from qtool.api.settings import ModelLike, prepared_for
+from qtool.api.settings import ModelLike, prepared_for, refuse_obstacle, selection_for
 from qtool.config import QuantConfig
 
 if TYPE_CHECKING:
@@ -37,20 +37,19 @@ def quantize_dynamic(
     """
     from qtool.calibrate.samples import open_samples
     from qtool.emit import emit_dynamic
-    from qtool.plan import Selection, build_dynamic_plan
+    from qtool.plan import build_dynamic_plan
 
     refuse_choice(calib, samples, shuffle, hint="Give the samples that the result is verified on with --calib.")
     job = Job(model, settings, run, inputs=files_of(calib))
     with job.clock("prepare"):
         prepared, settings, remarks = prepared_for(job.loaded, settings)
         job.notes += remarks
-        selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
+        selection = selection_for(prepared, settings)
     if format_given:
         job.notes.append("Dynamic mode has one form: --format is not used.")
     with job.clock("plan"):
         plan = build_dynamic_plan(prepared.model, settings, selection)
-        if plan.decisions and prepared.obstacle is not None:
-            raise prepared.obstacle
+        refuse_obstacle(prepared, plan)
     job.require_some(
         plan,
         settings,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from qtool.api._weight_only import planned_weights
 from qtool.api.models import _caller_inputs, constants_of, described
 from qtool.api.results import Inspection
-from qtool.api.settings import ModelLike, prepared_for, resolve_config
+from qtool.api.settings import ModelLike, prepared_for, resolve_config, selection_for
 from qtool.config import QuantConfig
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def inspect(
         ConfigError: For settings that cannot be carried out.
         ModelError: For a model that cannot be read.
     """
-    from qtool.plan import Selection, build_dynamic_plan, build_plan
+    from qtool.plan import build_dynamic_plan, build_plan
     from qtool.prepare.load import describe_source, load_model
 
     settings = resolve_config(
@@ -62,7 +62,7 @@ def inspect(
         prepared, plan = planned_weights(loaded, settings)
     else:
         prepared, settings, _ = prepared_for(loaded, settings)
-        selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
+        selection = selection_for(prepared, settings)
         decide = build_dynamic_plan if settings.dynamic else build_plan
         plan = decide(prepared.model, settings, selection)
     rows: dict[str, tuple[str, str, str, str]] = {}

@@ -20,7 +20,7 @@ from qtool.api.data import (
 from qtool.api.models import inputs_of, tensors_of
 from qtool.api.pipeline import Job, Run
 from qtool.api.results import QuantizeResult
-from qtool.api.settings import ModelLike, prepared_for
+from qtool.api.settings import ModelLike, prepared_for, refuse_obstacle, selection_for
 from qtool.config import QuantConfig
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ def quantize_static(
     from qtool.calibrate.statsfile import load_statistics
     from qtool.emit import emit
     from qtool.plan import (
-        Selection,
         build_plan,
         check_finite,
         need_histograms,
@@ -75,12 +74,11 @@ def quantize_static(
         prepared, settings, remarks = prepared_for(loaded, settings)
         if saved is not None:
             saved.require_model(fingerprint(prepared.model, loaded.graph.opset_imports))
-        selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
+        selection = selection_for(prepared, settings)
     job.notes += remarks
     with clock("plan"):
         plan = build_plan(prepared.model, settings, selection)
-        if plan.decisions and prepared.obstacle is not None:
-            raise prepared.obstacle
+        refuse_obstacle(prepared, plan)
         check_finite(prepared.model, plan)
     job.require_some(
         plan,

@@ -8,7 +8,7 @@ from qtool.api.made_up import trial_feeds
 from qtool.api.models import inputs_of
 from qtool.api.pipeline import Job, Run
 from qtool.api.results import QuantizeResult
-from qtool.api.settings import ModelLike
+from qtool.api.settings import ModelLike, refuse_obstacle, selection_for
 from qtool.config import QuantConfig
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ def quantize_weights(model: ModelLike, settings: QuantConfig, run: Run) -> Quant
     with job.clock("prepare"):
         prepared, plan = planned_weights(job.loaded, settings)
     with job.clock("plan"):
-        if plan.decisions and prepared.obstacle is not None:
-            raise prepared.obstacle
+        refuse_obstacle(prepared, plan)
         check_finite_weights(prepared.model, plan)
     job.require_some(
         plan,
@@ -70,7 +69,6 @@ def planned_weights(loaded: ir.Model, settings: QuantConfig) -> tuple[Prepared, 
     Rows of a table, and half precision, need a higher opset than other weights: where there are some, the model is
     raised that far if it can be.
     """
-    from qtool.plan import Selection
     from qtool.plan.weight_only import NEEDS, floor_of, plan_weights
     from qtool.prepare.prepare import prepare
     from qtool.runtime.capability import highest_quantizing_opset
@@ -80,7 +78,7 @@ def planned_weights(loaded: ir.Model, settings: QuantConfig) -> tuple[Prepared, 
     def at(opset: int, ir_version: int) -> tuple[Prepared, Plan]:
         highest = max(opset, highest_quantizing_opset(given))
         prepared = prepare(loaded, min_opset=opset, min_ir=ir_version, max_opset=highest)
-        selection = Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
+        selection = selection_for(prepared, settings)
         return prepared, plan_weights(prepared.model, settings, selection)
 
     opset, ir_version = floor_of(settings)

@@ -76,6 +76,7 @@ class Job:
         self.notes: list[str] = []
         self._published = Published(None, 0, {}, 0)
         self._proto: onnx.ModelProto | None = None
+        self._engine = "ort"
         path = Path(model) if isinstance(model, (str, os.PathLike)) else None
         with self.clock("prepare"):
             self.loaded = load_model(model)
@@ -130,6 +131,7 @@ class Job:
         """
         from qtool.publish import publish
 
+        self._engine = engine
         record = {"version": package_version(), "config": settings.to_dict(), "source.sha256": self._source.sha256}
         with self.clock("verify"):
             float_model, base_dir, cleanup = as_runnable(self.model, self.loaded, prepared.model)
@@ -179,6 +181,7 @@ class Job:
             sqnr_db=published.sqnr_db,
             verified_samples=published.samples,
             verified_on=verified_on,
+            engine=self._engine,
             actions=prepared.actions,
             notes=list(dict.fromkeys(self.notes)),
             seconds=self.clock.seconds,

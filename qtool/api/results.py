@@ -34,6 +34,7 @@ class QuantizeResult:
         verified_samples: How many those were.
         verified_on: What those were: the first ``calibration`` samples; in dynamic mode ``given`` or ``random`` ones,
             in weight-only mode ``random`` ones, of which there is no dB.
+        engine: What ran the result: ``ort``, or ``spec`` where onnxruntime lacks one of its types.
         actions: What preparation did to the float graph.
         notes: What a user should know.
         seconds: Stage -> wall time.
@@ -60,6 +61,7 @@ class QuantizeResult:
     peak_rss_bytes: int
     config: QuantConfig
     verified_on: str = "calibration"
+    engine: str = "ort"
     exit_code: int = EXIT_OK
     message: str = ""
 
@@ -77,6 +79,7 @@ class QuantizeResult:
             "sqnr_db": {name: _json_number(value) for name, value in self.sqnr_db.items()},
             "verified_samples": self.verified_samples,
             "verified_on": self.verified_on,
+            "engine": self.engine,
             "seconds": {stage: round(value, 4) for stage, value in self.seconds.items()},
             "peak_rss_bytes": self.peak_rss_bytes,
             "config": self.config.to_dict(),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
+    from qtool.plan import Plan, Selection
     from qtool.prepare.prepare import Prepared
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
@@ -85,6 +86,27 @@ def _prepare_for(loaded: ir.Model, settings: QuantConfig) -> Prepared:
     return prepare(
         loaded, min_opset=min_opset, min_ir=min_ir, max_opset=max(min_opset, highest_quantizing_opset(opset))
     )
+
+
+def selection_for(prepared: Prepared, settings: QuantConfig) -> Selection:
+    """The include and exclude patterns, resolved against the nodes of the user's model.
+
+    Raises:
+        ConfigError: For a pattern that matches none.
+    """
+    from qtool.plan import Selection
+
+    return Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
+
+
+def refuse_obstacle(prepared: Prepared, plan: Plan) -> None:
+    """Refuse a model that could not be prepared for what is planned; one that stays float needs no preparation.
+
+    Raises:
+        QtoolError: The obstacle.
+    """
+    if plan.decisions and prepared.obstacle is not None:
+        raise prepared.obstacle
 
 
 def refuse_quantized(model: ir.Model, *, force: bool) -> None:

@@ -147,6 +147,7 @@ def test_c09_every_type_is_written_and_evaluated(work, command, weights):
     lacking = weights == "float4e2m1"
     assert ("this version of onnxruntime cannot run the result" in ended.err) == lacking
     assert ("in the spec engine on seeded random input" in ended.err) == lacking
+    assert ("--data EVAL.npz --engine spec" in ended.err) == lacking
     engine = ["--engine", "spec"] if lacking else []
     assert command("eval", "m.onnx", path, "--data", "c.npz", *engine).code == 0
 
