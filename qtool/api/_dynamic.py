@@ -45,7 +45,7 @@ def quantize_dynamic(
         prepared, settings, remarks = prepared_for(job.loaded, settings)
         job.notes += remarks
         selection = selection_for(prepared, settings)
-    if format_given:
+    if format_given or settings.format != QuantConfig.format:
         job.notes.append("Dynamic mode has one form: --format is not used.")
     with job.clock("plan"):
         plan = build_dynamic_plan(prepared.model, settings, selection)

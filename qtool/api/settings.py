@@ -48,7 +48,7 @@ def resolve_config(config: QuantConfig | str | os.PathLike[str] | None, **option
     if not isinstance(base, QuantConfig):
         raise ConfigError(f"Config is {type(base).__name__}; expected a QuantConfig or the path of a TOML file.")
     settings = base.with_options(**options)
-    settings.refuse_unread([name for name, value in options.items() if value is not None and value is not False])
+    settings.refuse_unread([name for name, value in options.items() if value])
     for text in (settings.method, *(method for _, method in settings.tensor_methods)):
         parse_method(text)
     return settings

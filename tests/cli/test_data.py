@@ -136,6 +136,8 @@ def test_eval_takes_every_kind(here, qtool_command):
         (["--calib", "Input4=named/Input3.npy"], "has no array for input 'Input3'"),
         (["--random-calib", "4", "--samples", "2"], "A number of samples is given without calibration data"),
         (["--stats", "s.npz", "--shuffle", "2"], "A shuffle is given without calibration data"),
+        (["--stats", "s.npz", "--batch", "2"], "Option --batch is about running the model on samples"),
+        (["--stats", "s.npz", "--on-nan", "skip"], "Option --on-nan is about running the model on samples"),
         (["--calib", "named", "-o", "named/Input3.npy", "--force"], "named/Input3.npy"),
         (["--calib", "sets", "--json", "sets/test_data_set_3/input_0.pb"], "a file that the command needs itself"),
     ],

@@ -101,7 +101,21 @@ def test_format_is_accepted_and_not_used():
     """One form for both words, so that scripts can pass them."""
     results = [qtool.quantize(model(), dynamic=True, format=form) for form in ("qlinear", "qdq")]
     assert results[0].model.graph == results[1].model.graph
+    results.append(qtool.quantize(model(), config=QuantConfig(dynamic=True, format="qdq")))
     assert all("Dynamic mode has one form: --format is not used." in r.notes for r in results)
+
+
+def test_samples_that_verify_are_chosen():
+    x = normal(6, 3, 16, seed=4)
+    chosen = qtool.quantize(model(), {"x": x}, dynamic=True, samples=2, shuffle=3)
+    assert (chosen.verified_samples, chosen.verified_on) == (2, "given")
+    first = qtool.quantize(model(), {"x": x}, dynamic=True, samples=2)
+    assert first.sqnr_db != chosen.sqnr_db
+    assert first.model == chosen.model
+
+
+def test_an_empty_choice_of_methods_is_none():
+    assert qtool.quantize(model(), dynamic=True, tensor_methods={}).quantized == 2
 
 
 def test_dry_run_plans_and_writes_nothing(tmp_path):
