@@ -57,6 +57,9 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
         bint first
         bint a_passes
         uint32_t *acc
+        const uint32_t *start
+        uint32_t *out
+        Py_ssize_t out_ld
         const qt_tile_end *earlier
         const char *ahead
         Py_ssize_t ahead_bytes
@@ -79,6 +82,7 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
         void (*end)() noexcept nogil
         void (*tile)(const qt_tile *) noexcept nogil
         void (*finish)(const qt_tile_end *) noexcept nogil
+        bint stores
         void (*stream)(const uint8_t *, const uint8_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, uint8_t, bint,
                        uint32_t *, uint32_t *) noexcept nogil
         Py_ssize_t stream_rows
@@ -1110,6 +1114,9 @@ def histogram(
 #     for each B panel, each slice of K (1024), each A panel:
 #       tile()      (B slice stays in L1; carries out the end of the tile before: corrections, requantization, store)
 #
+# int32 results without a zero point of B: a kernel that can begins a whole tile with the terms of the columns and
+# stores its sums where they belong, so that the tile has no end.
+#
 # If moreover all of A is one block and K is not too long, B that is used once is not packed ahead: each task packs its
 # own columns, few enough to stay in L2, so that packed B is neither written to memory nor read again.
 
@@ -1249,6 +1256,7 @@ cdef enum:
     RANGE_BYTES = 393216       # packed B of a task that packs it
     RANGE_COLS = 256           # at least: shorter runs along the rows of B are slower than packing ahead
     SLICE = 1024               # K of a B panel that stays in L1
+    L2_SUMS = 524288           # int32 results that stay in L2
 
 
 cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
@@ -1346,15 +1354,20 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
     cdef qt_tile_end[2] ends
     cdef qt_tile_end *end
     cdef qt_tile tile
-    cdef bint sliced = p.slice < p.k_padded
+    cdef bint sliced = p.slice < p.k_padded, stores, whole
     _terms(p, ws, s, colsum - col_start, rows, col_start, col_stop, ends)
     if kernel.begin != NULL:
         kernel.begin()
     # From one tile to the next: along the rows of A if B is the operand that stays in the cache, else along the columns
-    # of a chunk of B. int32 results are written in longer runs that way, and they are what the time goes to.
-    chunk = nr if sliced or p.requantize != NULL else _max(nr, 393216 // _max(1, p.k_padded) // nr * nr)
+    # of a chunk of B. int32 results are written in longer runs that way, and they are what the time goes to, unless
+    # whole tiles are stored in one go and leave L2 anyway.
+    stores = kernel.stores and p.requantize == NULL and ends[0].b_zero == NULL   # no end is left for a whole tile
+    chunk = nr
+    if not sliced and p.requantize == NULL and not (stores and p.m * p.n > L2_SUMS):
+        chunk = _max(nr, 393216 // _max(1, p.k_padded) // nr * nr)
     memset(&tile, 0, sizeof(tile))
     tile.a_passes = chunk == nr
+    tile.out_ld = p.n
     j0 = col_start
     while j0 < col_stop:
         chunk_stop = _min(j0 + chunk, col_stop)
@@ -1375,9 +1388,12 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
                     if chunk == nr:   # the next slice of B, a part by each panel of A
                         tile.ahead_bytes = _ceil_div(kc * nr, panels)
                         tile.ahead = <const char *>tile.b + kc * nr + i * tile.ahead_bytes
+                    whole = stores and tile.rows == mr and j + nr <= col_stop
+                    tile.start = ws.bias + (j - col_start) if whole else NULL
+                    tile.out = <uint32_t *>out + (row + i * mr) * p.n + j if whole and last else NULL
                     kernel.tile(&tile)
                     tile.earlier = NULL
-                    if last:
+                    if last and not whole:
                         end = &ends[tiles & 1]
                         tiles += 1
                         end.acc = tile.acc
