@@ -6,7 +6,9 @@
 import os
 
 cimport cython
-from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    Py_buffer, PyBUF_SIMPLE, PyBUF_STRIDED_RO, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+)
 from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport free
@@ -57,6 +59,9 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
         bint first
         bint a_passes
         uint32_t *acc
+        const uint32_t *start
+        uint32_t *out
+        Py_ssize_t out_ld
         const qt_tile_end *earlier
         const char *ahead
         Py_ssize_t ahead_bytes
@@ -79,6 +84,7 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
         void (*end)() noexcept nogil
         void (*tile)(const qt_tile *) noexcept nogil
         void (*finish)(const qt_tile_end *) noexcept nogil
+        bint stores
         void (*stream)(const uint8_t *, const uint8_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, uint8_t, bint,
                        uint32_t *, uint32_t *) noexcept nogil
         Py_ssize_t stream_rows
@@ -1110,6 +1116,9 @@ def histogram(
 #     for each B panel, each slice of K (1024), each A panel:
 #       tile()      (B slice stays in L1; carries out the end of the tile before: corrections, requantization, store)
 #
+# int32 results without a zero point of B: a kernel that can begins a whole tile with the terms of the columns and
+# stores its sums where they belong, so that the tile has no end.
+#
 # If moreover all of A is one block and K is not too long, B that is used once is not packed ahead: each task packs its
 # own columns, few enough to stay in L2, so that packed B is neither written to memory nor read again.
 
@@ -1249,6 +1258,7 @@ cdef enum:
     RANGE_BYTES = 393216       # packed B of a task that packs it
     RANGE_COLS = 256           # at least: shorter runs along the rows of B are slower than packing ahead
     SLICE = 1024               # K of a B panel that stays in L1
+    L2_SUMS = 524288           # int32 results that stay in L2
 
 
 cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
@@ -1346,15 +1356,20 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
     cdef qt_tile_end[2] ends
     cdef qt_tile_end *end
     cdef qt_tile tile
-    cdef bint sliced = p.slice < p.k_padded
+    cdef bint sliced = p.slice < p.k_padded, stores, whole
     _terms(p, ws, s, colsum - col_start, rows, col_start, col_stop, ends)
     if kernel.begin != NULL:
         kernel.begin()
     # From one tile to the next: along the rows of A if B is the operand that stays in the cache, else along the columns
-    # of a chunk of B. int32 results are written in longer runs that way, and they are what the time goes to.
-    chunk = nr if sliced or p.requantize != NULL else _max(nr, 393216 // _max(1, p.k_padded) // nr * nr)
+    # of a chunk of B. int32 results are written in longer runs that way, and they are what the time goes to, unless
+    # whole tiles are stored in one go and leave L2 anyway.
+    stores = kernel.stores and p.requantize == NULL and ends[0].b_zero == NULL   # no end is left for a whole tile
+    chunk = nr
+    if not sliced and p.requantize == NULL and not (stores and p.m * p.n > L2_SUMS):
+        chunk = _max(nr, 393216 // _max(1, p.k_padded) // nr * nr)
     memset(&tile, 0, sizeof(tile))
     tile.a_passes = chunk == nr
+    tile.out_ld = p.n
     j0 = col_start
     while j0 < col_stop:
         chunk_stop = _min(j0 + chunk, col_stop)
@@ -1375,9 +1390,12 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
                     if chunk == nr:   # the next slice of B, a part by each panel of A
                         tile.ahead_bytes = _ceil_div(kc * nr, panels)
                         tile.ahead = <const char *>tile.b + kc * nr + i * tile.ahead_bytes
+                    whole = stores and tile.rows == mr and j + nr <= col_stop
+                    tile.start = ws.bias + (j - col_start) if whole else NULL
+                    tile.out = <uint32_t *>out + (row + i * mr) * p.n + j if whole and last else NULL
                     kernel.tile(&tile)
                     tile.earlier = NULL
-                    if last:
+                    if last and not whole:
                         end = &ends[tiles & 1]
                         tiles += 1
                         end.acc = tile.acc
@@ -1654,17 +1672,36 @@ cdef void _matmul_task(const Product *p, const Batch *batch, char *base, Py_ssiz
         _multiply(p, &ws, &s, b_item, row, rows, col, stop, out)
 
 
+@cython.freelist(8)
+cdef class Matrix:
+    """The memory of an array (rows, columns) of int8 or uint8, any strides; why not a memoryview: see Bytes."""
+    cdef Py_buffer view
+    cdef Py_ssize_t rows, cols, row_step, col_step
+    cdef const uint8_t *data   # NULL if there is none
+
+    def __cinit__(self, array not None):
+        PyObject_GetBuffer(array, &self.view, PyBUF_STRIDED_RO)
+        if self.view.ndim != 2 or self.view.itemsize != 1:
+            raise ValueError("expected two axes of single bytes")
+        self.rows, self.cols = self.view.shape[0], self.view.shape[1]
+        self.row_step, self.col_step = self.view.strides[0], self.view.strides[1]
+        self.data = <const uint8_t *>self.view.buf if self.rows and self.cols else NULL
+
+    def __dealloc__(self):
+        PyBuffer_Release(&self.view)
+
+
 def matmul_2d(
-    const uint8_t[:, :] a not None,             # IN  (M, K), any strides
-    const uint8_t[:, :] b,                      # IN  (K, N), any strides, or None
+    a_array not None,                           # IN  (M, K), int8 or uint8, any strides
+    b_array,                                    # IN  (K, N), int8 or uint8, any strides, or None
     PackedMatrices packed,                      # IN  (1, K, N), current, if b is None
     bint a_signed,
     bint b_signed,
     int a_zero,
     int b_zero,
     const int32_t[::1] b_zeros,                 # IN  (N,), or None: b_zero
-    int32_t[:, ::1] out32,                      # OUT (M, N), or None
-    uint8_t[:, ::1] out8,                       # OUT (M, N), or None
+    out,                                        # OUT (M, N), C-contiguous: int32, or with `codes` int8 or uint8
+    bint codes,
     float a_scale,
     float b_scale,
     const float[::1] b_scales,                  # IN  (N,), or None: b_scale
@@ -1677,45 +1714,47 @@ def matmul_2d(
     cdef Product p
     cdef Batch batch
     cdef qt_requantize q = _requantize(y_scale, y_zero, y_signed, False)
-    cdef bint codes = out8 is not None, few, by_range = False
+    cdef Matrix a = Matrix(a_array), b = Matrix(b_array) if packed is None else None
+    cdef Bytes y = Bytes(out, True)
+    cdef bint few, by_range = False
     cdef int32_t a_zero32 = a_zero, b_zero32 = b_zero
-    memset(&batch, 0, sizeof(batch))
-    if a.shape[0] == 0 or (out8.shape[1] if codes else out32.shape[1]) == 0:
+    if y.view.len == 0:
         return
-    few = packed is None and _gemm.tile != NULL and a.shape[0] <= _gemm.mr
+    if y.view.len != a.rows * (b.cols if packed is None else packed.plan.n) * (1 if codes else 4):
+        raise ValueError("the size of the result is not that of the product")
+    memset(&batch, 0, sizeof(batch))
+    few = packed is None and _gemm.tile != NULL and a.rows <= _gemm.mr
     if packed is None and not few:
-        by_range = (_gemm.tile != NULL and b.shape[0] * RANGE_COLS <= RANGE_BYTES
-                    and _round_up(a.shape[0], _gemm.mr) * _round_up(b.shape[0], _gemm.kr) <= ONE_BLOCK_BYTES)
+        by_range = (_gemm.tile != NULL and b.rows * RANGE_COLS <= RANGE_BYTES
+                    and _round_up(a.rows, _gemm.mr) * _round_up(b.rows, _gemm.kr) <= ONE_BLOCK_BYTES)
     if packed is None and not few and not by_range:
         packed = PackedMatrices.__new__(PackedMatrices)
-        packed._pack(&b[0, 0] if b.shape[0] else NULL, 1, b.shape[0], b.shape[1], 0, b.strides[0], b.strides[1],
-                     b_signed, n_threads)
+        packed._pack(b.data, 1, b.rows, b.cols, 0, b.row_step, b.col_step, b_signed, n_threads)
     if few or by_range:
         memset(&p, 0, sizeof(p))
         p.by_range = by_range
         p.kernel = _gemm
-        p.k, p.n = b.shape[0], b.shape[1]
+        p.k, p.n = b.rows, b.cols
         p.b_flip = 0 if b_signed else 0x80
     else:
         p = packed.plan
-    p.m = a.shape[0]
+    p.m = a.rows
     p.a_flip = 0x80 if a_signed else 0
     p.requantize = &q if codes else NULL
     batch.size = 1
-    batch.a = &a[0, 0] if p.k else NULL
-    batch.row_stride, batch.k_stride = a.strides[0], a.strides[1]
+    batch.a, batch.row_stride, batch.k_stride = a.data, a.row_step, a.col_step
     batch.sides.a_zero, batch.sides.a_scale = &a_zero32, &a_scale
     batch.sides.b_zero, batch.sides.b_scale = &b_zero32, &b_scale
     if b_zeros is not None:
         batch.sides.b_zero, batch.sides.b_zero_step = &b_zeros[0], 1
     if b_scales is not None:
         batch.sides.b_scale, batch.sides.b_scale_step = &b_scales[0], 1
-    batch.out = <char *>&out8[0, 0] if codes else <char *>&out32[0, 0]
+    batch.out = <char *>y.view.buf
     if few:
-        _stream(&p, &batch, &b[0, 0] if p.k else NULL, b.strides[0], b.strides[1], n_threads)
+        _stream(&p, &batch, b.data, b.row_step, b.col_step, n_threads)
     else:
         if by_range:
-            batch.b, batch.b_k_stride, batch.b_col_stride = &b[0, 0] if p.k else NULL, b.strides[0], b.strides[1]
+            batch.b, batch.b_k_stride, batch.b_col_stride = b.data, b.row_step, b.col_step
         _products(&p, &batch, n_threads)
 
 

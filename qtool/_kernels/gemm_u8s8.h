@@ -27,6 +27,9 @@ typedef struct {
     int first;
     int a_passes; /* B is what the next calls need again: A should not drive it out of L1 */
     uint32_t *acc; /* [mr][nr] */
+    const uint32_t *start; /* [nr] with `first`: what each row begins with; NULL: 0. Only for a row with `stores` */
+    uint32_t *out;         /* where the sums go instead of acc, NULL: acc. The same */
+    ptrdiff_t out_ld;
     const qt_tile_end *earlier; /* NULL: none */
     const char *ahead; /* ahead_bytes to bring into L2: B of calls to come */
     ptrdiff_t ahead_bytes;
@@ -54,6 +57,7 @@ typedef struct {
      * finish: an end alone. */
     void (*tile)(const qt_tile *t);
     void (*finish)(const qt_tile_end *end);
+    int stores; /* tile() can begin with terms of the columns and store a whole tile into an int32 result */
     /* Optional: one row of A times row-major B that is not packed. acc[cols] += a[rows] * (B ^ flip) and colsum[cols] +=
      * B ^ flip, for `rows` <= stream_rows rows of B, k_stride bytes apart; a is a row of A', padded by 0 to whole dwords.
      * Between the calls the sums are in an order of the kernel's own, the call with `last` puts them right. Both are

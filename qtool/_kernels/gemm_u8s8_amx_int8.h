@@ -11,8 +11,12 @@
  *
  * tile(): the end of the block before (32 rows of 32 sums) is spread over the steps of this one; the vector units are idle
  * while the tile unit works. A step takes 76 cycles with both operands in L1, 78 with A in L2, 104 with both. So B stays in
- * L1, up to 32 KB of it (K = 1024), because A comes by TILELOADDT1, without whose hint it would drive B out. Panels of up to 4 rows go to VPDPBUSD, which does not multiply the 28 rows that are not there,
- * panels of up to 16 take one tile of A.
+ * L1, up to 32 KB of it (K = 1024), because A comes by TILELOADDT1, without whose hint it would drive B out. Panels of up
+ * to 4 rows go to VPDPBUSD, which does not multiply the 28 rows that are not there, panels of up to 16 take one tile of A.
+ *
+ * int32 results whose only corrections are those of the columns (za' * colsum) need no end: TILELOADD with a stride of 0
+ * puts one line of corrections into all rows of the sums, and TILESTORED writes the result, whose lines the steps before
+ * have fetched for writing. The order of additions does not matter modulo 2^32.
  *
  * Layout: gemm_pack_c4.h.
  */
@@ -29,6 +33,7 @@
     __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #T : : "r"(FROM), "r"((ptrdiff_t)(LD)) : "memory")
 #define QT_TILE_STORE(T, TO, LD)                                                                                       \
     __asm__ volatile("tilestored %%tmm" #T ", (%0,%1,1)" : : "r"(TO), "r"((ptrdiff_t)(LD)) : "memory")
+#define QT_PREFETCH_TO_WRITE(TO) __asm__ volatile("prefetchw (%0)" : : "r"(TO))
 #define QT_TILE_ZERO(T) __asm__ volatile("tilezero %%tmm" #T : :)
 #define QT_TILE_DOT(C, A, B) __asm__ volatile("tdpbusd %%tmm" #B ", %%tmm" #A ", %%tmm" #C : :)
 
@@ -92,7 +97,15 @@ QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_gemm_b
     const char *ahead = t->ahead;
     const ptrdiff_t kc = t->kc, steps = kc / 64, fetch = steps ? (t->ahead_bytes / 64 + steps - 1) / steps : 0;
     uint32_t *acc = t->acc;
-    if (t->first) {
+    uint32_t *out = t->out;
+    if (t->first && t->start) { /* rows 0 bytes apart: each is the same */
+        QT_TILE_LOAD(0, t->start, 0);
+        QT_TILE_LOAD(1, t->start + 16, 0);
+        if (tall) {
+            QT_TILE_LOAD(2, t->start, 0);
+            QT_TILE_LOAD(3, t->start + 16, 0);
+        }
+    } else if (t->first) {
         QT_TILE_ZERO(0);
         QT_TILE_ZERO(1);
         QT_TILE_ZERO(2);
@@ -104,15 +117,21 @@ QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_gemm_b
     qt_end_state__avx512vnni s;
     if (e.rows) qt_end_load__avx512vnni(&e, &s);
     const ptrdiff_t share = steps ? ((e.rows + steps - 1) / steps + 1) & ~(ptrdiff_t)1 : 0;
-    ptrdiff_t i = 0;
+    const ptrdiff_t owned = out && steps ? (t->rows + steps - 1) / steps : 0;
+    ptrdiff_t i = 0, row = 0;
     for (ptrdiff_t k = 0; k < kc; k += 64) {
         qt_gemm_step__amx_int8(a + k * 32, b + k * 32, tall, a_passes);
         for (ptrdiff_t line = 0; line < fetch; ++line, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
+        for (ptrdiff_t stop = qt_least(row + owned, t->rows); row < stop; ++row) {
+            QT_PREFETCH_TO_WRITE(out + row * t->out_ld);
+            QT_PREFETCH_TO_WRITE(out + row * t->out_ld + 16);
+        }
         for (ptrdiff_t stop = qt_least(i + share, e.rows - 1); i < stop; i += 2) qt_end_rows__avx512vnni(&e, &s, i, 1);
     }
     for (; i + 2 <= e.rows; i += 2) qt_end_rows__avx512vnni(&e, &s, i, 1);
     if (i < e.rows) qt_end_rows__avx512vnni(&e, &s, i, 0);
-    qt_gemm_store__amx_int8(acc, 32, tall);
+    if (out) qt_gemm_store__amx_int8(out, t->out_ld, tall);
+    else qt_gemm_store__amx_int8(acc, 32, tall);
 }
 
 QT_TARGET_AVX512VNNI static void qt_gemm_tile_32x32c64__amx_int8(const qt_tile *t) {
@@ -143,6 +162,7 @@ static const qt_gemm_u8s8 qt_gemm_u8s8_32x32c64__amx_int8 = {
     .end = qt_tiles_end__amx_int8,
     .tile = qt_gemm_tile_32x32c64__amx_int8,
     .finish = qt_finish__avx512vnni,
+    .stores = 1,
     .stream = qt_stream__avx512vnni,
     .stream_rows = 16,
 };

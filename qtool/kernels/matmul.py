@@ -114,12 +114,13 @@ class PackedB:
         Raises:
             KernelError: If dispatch now chooses another kernel than at the time of packing.
         """
-        if not self.is_current:
+        matrices = self._matrices
+        if not matrices.current:
             raise KernelError(
                 f"'b' is packed for the kernel {self.kernel}; the kernel in force is {isa_info().kernel}.",
                 hint="Pack it again after the change of QTOOL_ISA.",
             )
-        return self._matrices
+        return matrices
 
 
 def pack_b(b: Array, *, num_threads: int | None = None) -> PackedB:
@@ -165,20 +166,20 @@ class _Pair:
     ) -> Array:
         """Fill ``out``."""
         a, b, packed = self.a, self.b, self.packed
-        a_signed, scalar_zero = a.dtype.char == "b", type(b_zero) is int
+        scalar_zero = type(b_zero) is int
         sa, sb, sy, y_zero, y_signed = scales if scales is not None else (1.0, 1.0, 1.0, 0, False)
         scalar_scale = type(sb) is float
         _core.matmul_2d(
-            a if not a_signed else a.view(np.uint8),
-            b if b is None or not self.b_signed else b.view(np.uint8),
+            a,
+            b,
             packed.current() if packed is not None else None,
-            a_signed,
+            a.dtype.char == "b",
             self.b_signed,
             a_zero,
             b_zero if scalar_zero else 0,  # type: ignore[arg-type]
             None if scalar_zero else b_zero,  # type: ignore[arg-type]
-            out if scales is None else None,
-            out.view(np.uint8) if scales is not None else None,
+            out,
+            scales is not None,
             sa,
             sb if scalar_scale else 0.0,  # type: ignore[arg-type]
             None if scalar_scale else sb,  # type: ignore[arg-type]

@@ -80,28 +80,41 @@ def capped(name: str) -> Iterator[None]:
         kernels.cap_isa(before)
 
 
-def allowing(threads: int, call: Callable[[int | None], Any]) -> Callable[[], Any]:
-    """The call of a user who allows some threads by QTOOL_NUM_THREADS, so that short work stays on one; 1 is exact."""
+@contextmanager
+def allowing(threads: int) -> Iterator[None]:
+    """A user who allows some threads by QTOOL_NUM_THREADS, so that short work stays on one; 1 needs no leave.
+
+    Users set the variable once, so that takes no time of a call.
+    """
     if threads == 1:
-        return lambda: call(1)
-
-    def several() -> Any:
-        before = os.environ.get("QTOOL_NUM_THREADS")
-        os.environ["QTOOL_NUM_THREADS"] = str(threads)
-        try:
-            return call(None)
-        finally:
-            if before is None:
-                del os.environ["QTOOL_NUM_THREADS"]
-            else:
-                os.environ["QTOOL_NUM_THREADS"] = before
-
-    return several
+        yield
+        return
+    before = os.environ.get("QTOOL_NUM_THREADS")
+    os.environ["QTOOL_NUM_THREADS"] = str(threads)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["QTOOL_NUM_THREADS"]
+        else:
+            os.environ["QTOOL_NUM_THREADS"] = before
 
 
-def engine(name: str, call: Callable[[], Any], *, isa: str = "auto", comparable: bool = True) -> Engine:
-    """An engine that is timed call by call."""
-    return Engine(name, timed(call), isa, call if comparable else None)
+def engine(
+    name: str, call: Callable[[], Any], *, isa: str = "auto", comparable: bool = True, threads: int = 1
+) -> Engine:
+    """An engine that is timed call by call. With several ``threads``, ``call`` leaves their number to the variable."""
+    sampler = timed(call)
+
+    def sample() -> float:
+        with allowing(threads):
+            return sampler()
+
+    def result() -> Any:
+        with allowing(threads):
+            return call()
+
+    return Engine(name, sample, isa, result if comparable else None)
 
 
 def peer(name: str, call: Callable[[], Any] | None, *, comparable: bool = True) -> list[Engine]:

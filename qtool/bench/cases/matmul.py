@@ -18,7 +18,6 @@ from qtool.bench.cases.case import (
     Case,
     Engine,
     allowed_isas,
-    allowing,
     capped,
     ceiling,
     engine,
@@ -57,13 +56,15 @@ def _scale(value: float) -> Array:
 
 
 def _integer(a: Array, b: Any, zeros: tuple[Array, Array], threads: int) -> Call:
-    return allowing(threads, lambda count: kernels.matmul_integer(a, b, *zeros, num_threads=count))
+    count = 1 if threads == 1 else None
+    return lambda: kernels.matmul_integer(a, b, *zeros, num_threads=count)
 
 
 def _qlinear(a: Array, b: Any, zeros: tuple[Array, Array], threads: int) -> Call:
     one, b_scale, y_scale, y_zero = _scale(1), _scale(B_SCALE), _scale(Y_SCALE), np.array(Y_ZERO, np.uint8)
     ours = (a, one, zeros[0], b, b_scale, zeros[1], y_scale, y_zero)
-    return allowing(threads, lambda count: kernels.qlinear_matmul(*ours, num_threads=count))
+    count = 1 if threads == 1 else None
+    return lambda: kernels.qlinear_matmul(*ours, num_threads=count)
 
 
 def build(
@@ -87,7 +88,7 @@ def build(
 
     def mine(name: str, cap: str, count: int) -> Engine:
         with capped(cap):
-            return engine(name, product(a, kernels.pack_b(b) if packed else b, zeros, count), isa=cap)
+            return engine(name, product(a, kernels.pack_b(b) if packed else b, zeros, count), isa=cap, threads=count)
 
     found = [mine(QTOOL, isa, threads)]
     if codes:
