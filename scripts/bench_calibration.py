@@ -1,18 +1,22 @@
 """Calibration of qtool against onnxruntime's calibrators: whole processes, from the model file to the ranges.
 
-Part of ``bench_quantize.py --calibration``. qtool is ``qtool calibrate`` and then the ranges of every tensor, derived
-from the statistics file in a second process, under each method; the peer is one process per method that feeds the same
-samples, one at a time, to ``onnxruntime.quantization.calibrate`` and asks for the ranges of the tensors of the same
-operators. The model of both is the one that each tool's own preparation makes.
+Part of ``bench_quantize.py --calibration``. Each tool has one process per method. That of qtool is the command
+``qtool calibrate``, statistics file included, and then the ranges of every tensor, derived from that file; the peer
+feeds the same samples, one at a time, to ``onnxruntime.quantization.calibrate`` and asks for the ranges of the tensors
+of the same operators. The model of both is the one that each tool's own preparation makes. Processes of both run from
+compiled modules, as installed packages do; the first run, which may compile them, is not counted.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +53,19 @@ calibrator = create_calibrator(scratch + "/pre.onnx", operators, scratch + "/aug
 calibrator.collect_data(Reader())
 print(len(calibrator.compute_data().data))
 """
-DERIVE = """
+OURS = """
 import sys
+from qtool.__main__ import main
+model, calib, count, spec, stats, report = sys.argv[1:7]
+code = main(["calibrate", model, "--data", calib, "--samples", count, "-o", stats, "--json", report, "--force", "-q"])
+if code:
+    sys.exit(code)
 from qtool.calibrate.methods import parse_method
 from qtool.calibrate.statsfile import load_statistics
 from qtool.dtypes import qdtype
-saved = load_statistics(sys.argv[1])
-method, parameter = parse_method(sys.argv[2])
+method, parameter = parse_method(spec)
 ranges = [method.range_of(one, qdtype("uint8"), symmetric=False, parameter=parameter)
-          for one in saved.statistics.values() if one.finite]
+          for one in load_statistics(stats).statistics.values() if one.finite]
 print(len(ranges))
 """
 BARE = """
@@ -86,7 +94,7 @@ def compare(zoo: Path, names: str | None, runs: int, *, quick: bool) -> list[dic
         quick: Few samples.
     """
     rows = []
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory() as scratch, _compiled(Path(scratch)):
         for name in names.split(",") if names else MODELS:
             if name == "resnet":
                 model, calib = _resnet(Path(scratch))
@@ -103,24 +111,23 @@ def _model(name: str, model: Path, calib: Path, count: int, runs: int, scratch: 
     from bench_quantize import run
 
     stats, report = scratch / "stats.npz", scratch / "report.json"
-    command = [sys.executable, "-m", "qtool", "calibrate", str(model), "--data", str(calib), "--samples", str(count)]
-    ours = [run([*command, "-o", str(stats), "--json", str(report), "--force", "-q"]) for _ in range(runs)]
-    if ours[-1]["failed"]:
-        print(f"{name}: qtool failed: {ours[-1]['failed']}", flush=True)
-        return []
-    collecting = json.loads(report.read_text())["seconds"]["calibrate"]
+    _output([sys.executable, "-c", OURS, str(model), str(calib), "1", "minmax", str(stats), str(report)])
     bare = float(_output([sys.executable, "-c", BARE, str(model), str(calib), str(count)]))
-    print(
-        f"{name}: {count} samples, bare inference {bare:.2f} s, collection with histograms {collecting:.2f} s "
-        f"({collecting / bare:.2f}x)",
-        flush=True,
-    )
+    print(f"{name}: {count} samples, bare inference {bare:.2f} s", flush=True)
     rows = []
     for method in METHODS:
-        derived = [run([sys.executable, "-c", DERIVE, str(stats), method]) for _ in range(runs)]
-        peer = run_limited([sys.executable, "-c", PEER, str(model), str(calib), str(count), method, str(scratch)])
-        seconds = statistics.median(a["seconds"] + b["seconds"] for a, b in zip(ours, derived, strict=True))
-        peak = max(one["peak_mb"] for one in [*ours, *derived])
+        command = [sys.executable, "-c", OURS, str(model), str(calib), str(count), method, str(stats), str(report)]
+        peer_command = [sys.executable, "-c", PEER, str(model), str(calib), str(count), method, str(scratch)]
+        ours, collected = [], []
+        for _ in range(runs):
+            ours.append(run(command))
+            if ours[-1]["failed"]:
+                print(f"  {method:<11} qtool failed: {ours[-1]['failed']}", flush=True)
+                return rows
+            collected.append(json.loads(report.read_text())["seconds"]["calibrate"])
+        peer = run_limited(peer_command)
+        seconds, collecting = statistics.median(one["seconds"] for one in ours), statistics.median(collected)
+        peak = max(one["peak_mb"] for one in ours)
         row = {"model": name, "method": method, "samples": count, "seconds": seconds, "peak_mb": peak, "peer": peer}
         rows.append(row | {"bare_seconds": bare, "collect_seconds": collecting})
         text = f"  {method:<11} qtool {seconds:7.2f} s {peak:6d} MB   onnxruntime {peer['seconds']:7.2f} s "
@@ -129,8 +136,27 @@ def _model(name: str, model: Path, calib: Path, count: int, runs: int, scratch: 
             text += f"failed: {peer['failed']}"
         else:
             text += f"{peer['seconds'] / seconds:5.2f}x as fast, {peak / peer['peak_mb']:.2f} of the memory"
-        print(text, flush=True)
+        print(f"{text}   collection {collecting:.2f} s, {collecting / bare:.2f}x of bare", flush=True)
     return rows
+
+
+@contextmanager
+def _compiled(scratch: Path) -> Iterator[None]:
+    """Let the processes started inside find compiled modules, whatever the environment says of writing them."""
+    changed = {"PYTHONDONTWRITEBYTECODE": ""}
+    changed["PYTHONPYCACHEPREFIX"] = os.environ.get("PYTHONPYCACHEPREFIX", str(scratch / "compiled"))
+    before = {key: os.environ.get(key) for key in changed}
+    os.environ |= changed
+    try:
+        imports = "import onnxruntime.quantization.calibrate, onnxruntime.quantization.shape_inference"
+        subprocess.run([sys.executable, "-c", imports], check=True, capture_output=True)
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key)
+            else:
+                os.environ[key] = value
 
 
 def run_limited(command: list[str]) -> dict[str, Any]:

@@ -96,13 +96,16 @@ def collect(
     collector = _Collector(run, wanted, histograms)
     workers = num_threads or _available_cores()
     size = batch_size or _MANY
-    if not run.is_empty and (budget is not None or (batch_size is None and samples.batchable)):
+    fair = -(-samples.count // (workers * _BATCHES_PER_WORKER))  # all workers end at about the same time
+    if not run.is_empty and (budget is not None or (batch_size is None and samples.batchable and fair > 1)):
         cost = measure(run, samples)
         if budget is not None:
             workers, size = budget.share(cost, workers, size, STATISTICS_BYTES * len(wanted) if histograms else 0)
         if batch_size is None:
-            fair = -(-samples.count // (workers * _BATCHES_PER_WORKER))  # all workers end at about the same time
+            fair = -(-samples.count // (workers * _BATCHES_PER_WORKER))  # of as many as the budget allows
             size = max(1, min(int(max_batch_bytes / max(cost.observed, 1.0)), fair, size))
+    elif batch_size is None and samples.batchable and not run.is_empty:
+        size = 1
     done = saved = 0
     pause = checkpoint_every if checkpoint is not None else None
     for rows, found in _in_order(collector, samples, size, workers, pause):

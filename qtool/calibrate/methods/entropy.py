@@ -14,7 +14,10 @@ everything else.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+import numpy.typing as npt
 
 from qtool.calibrate.methods._bins import Floats
 from qtool.calibrate.methods._method import Method, observed_range, require_integer
@@ -66,27 +69,45 @@ def _best_length(counts: Floats, levels: int) -> int:
     clipped = 1.0 - np.cumsum(counts) / counts.sum()
     few = few[clipped[few - 1] <= _OUTLIERS]
     lengths = np.unique(np.concatenate([few, many]))
-    divergences = [_divergence(counts, int(length), levels) for length in lengths]
+    filled = counts > 0
+    sums = _Sums(counts[filled], np.append(0.0, np.cumsum(counts)), np.append(0, np.cumsum(filled)))
+    divergences = [_divergence(sums, int(length), levels) for length in lengths]
     best = min(divergences)
     return int(max(length for length, d in zip(lengths, divergences, strict=True) if d <= best))
 
 
-def _divergence(counts: Floats, length: int, levels: int) -> float:
+class _Sums(NamedTuple):
+    """A histogram, so that the sum over any range of bins is a difference: counts are integers, and sums exact.
+
+    Attributes:
+        filled: Counts of the filled bins.
+        mass: Sum of the counts before each bin, and of all.
+        members: Number of filled bins before each bin, and of all.
+    """
+
+    filled: Floats
+    mass: Floats
+    members: npt.NDArray[np.int64]
+
+
+def _divergence(sums: _Sums, length: int, levels: int) -> float:
     """Divergence of P and Q, in nats per value, of keeping the first ``length`` bins."""
-    kept = counts[:length]
-    p = kept.copy()
-    p[-1] += counts[length:].sum()
-    filled = kept > 0
-    if p[-1] > 0 and not filled[-1]:
+    total, used = sums.mass[-1], int(sums.members[length])
+    clipped = total - sums.mass[length]
+    ends_filled = used > sums.members[length - 1]
+    if not ends_filled and clipped > 0:
         return float("inf")  # P has mass where Q has none
-    groups = np.arange(length) * min(levels, length) // length
-    starts = np.flatnonzero(np.diff(groups, prepend=-1))
-    mass = np.add.reduceat(kept, starts)
-    members = np.add.reduceat(filled.astype(np.float64), starts)
-    spread = np.divide(mass, members, out=np.zeros_like(mass), where=members > 0)
-    q = np.repeat(spread, np.diff(starts, append=length))[filled]
-    p = p[filled]
-    return float(np.sum(p * np.log(p / q) - p + q) / counts.sum())
+    p = sums.filled[:used]
+    if ends_filled:
+        p = p.copy()
+        p[-1] += clipped
+    n = min(levels, length)
+    starts = -(np.arange(n + 1) * -length // n)  # group g begins at the first bin i with floor(i * n / length) = g
+    members = np.diff(sums.members[starts])
+    some = members > 0
+    members = members[some]
+    q = np.repeat(np.diff(sums.mass[starts])[some] / members, members)
+    return float(np.sum(p * np.log(p / q) - p + q) / total)
 
 
 METHOD = Method("entropy", range_of, needs_histogram=True)
