@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,6 +191,7 @@ def publish(
     external_data: bool = False,
     num_threads: int | None = None,
     base_dir: str | Path | None = None,
+    check: Callable[[str], None] | None = None,
 ) -> tuple[Published, onnx.ModelProto | None]:
     """Write, verify and move into place.
 
@@ -203,6 +204,7 @@ def publish(
         external_data: Store weights in ``<output>.data`` beside the model, as the source did.
         num_threads: Threads of the runtime.
         base_dir: Folder of the float model's external data, if it is a proto.
+        check: Called with what was done, after each step before the model is put in place; it may refuse by raising.
 
     Returns:
         What was published, and the model as a proto if ``output`` is None.
@@ -219,8 +221,12 @@ def publish(
         path = folder / (output.name if output is not None else "model.onnx")
         data = _save(model, path, external=external_data)
         faults = _check(path, float_model)
+        if check is not None:
+            check("writing the model")
         sqnr, samples, notes = _compare(path, float_model, feeds, num_threads=num_threads, base_dir=base_dir)
         notes = faults + notes
+        if check is not None:
+            check("verifying the model")
         nbytes = path.stat().st_size + (data.stat().st_size if data is not None else 0)
         if output is None:
             return Published(None, nbytes, sqnr, samples, notes), onnx.load(path)

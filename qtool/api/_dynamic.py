@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from qtool.api.clock import Clock, peak_rss
 from qtool.api.data import VERIFY_SAMPLES, VERIFY_SECONDS, files_of, first_batches
+from qtool.api.limits import check_limit
 from qtool.api.models import as_runnable, inputs_of
 from qtool.api.outcome import destination_of, why_nothing
 from qtool.api.random_feeds import random_feeds
@@ -87,6 +88,7 @@ def quantize_dynamic(
     if not dry_run:
         with clock("emit"):
             quantized = emit_dynamic(prepared.model, plan)
+        check_limit("planning and rewriting the model")
         with clock("verify"):
             float_model, base_dir, cleanup = as_runnable(model, loaded, prepared.model)
             try:
@@ -109,6 +111,7 @@ def quantize_dynamic(
                     external_data=bool(source.data_files),
                     num_threads=num_threads,
                     base_dir=base_dir,
+                    check=check_limit,
                 )
             finally:
                 cleanup()

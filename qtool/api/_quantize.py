@@ -20,6 +20,7 @@ from qtool.api.data import (
     refuse_choice,
     refuse_several,
 )
+from qtool.api.limits import budget, check_limit, keeps_limit
 from qtool.api.models import as_runnable, inputs_of, tensors_of
 from qtool.api.outcome import destination_of, why_nothing
 from qtool.api.results import QuantizeResult
@@ -32,9 +33,12 @@ if TYPE_CHECKING:
     from qtool.calibrate.samples import Data
     from qtool.calibrate.saved import Batch
 
+# Verification holds the float model's weights, those of the result twice, and what the runtime makes of them.
+_VERIFY_COPIES = 2
 USELESS_DB = 10.0  # output SQNR below which no task metric survives
 
 
+@keeps_limit
 def quantize(
     model: ModelLike,
     calib: Data | None = None,
@@ -59,7 +63,7 @@ def quantize(
     shuffle: int | None = None,
     batch: int | None = None,
     on_nan: Literal["raise", "skip"] = "raise",
-    max_memory: int | None = None,
+    max_memory: int | None = None,  # noqa: ARG001 - keeps_limit() reads it
     force: bool = False,
     dry_run: bool = False,
     num_threads: int | None = None,
@@ -112,7 +116,6 @@ def quantize(
         NothingToQuantizeError: If nothing was quantized (unless ``allow_empty``).
         VerificationError: If the result does not check, load, run or keep its interface; nothing is put in place.
     """
-    from qtool.calibrate.budget import Budget
     from qtool.calibrate.nonfinite import skipped_notes
     from qtool.calibrate.statsfile import load_statistics
     from qtool.emit import emit
@@ -204,6 +207,10 @@ def quantize(
         notes += opened.notes
     if not dry_run:
         if opened is not None:
+            check_limit("preparing the model")
+            limit = budget()
+            if limit is not None:
+                limit.reserve(_VERIFY_COPIES * source.nbytes)
             with clock("calibrate"):
                 statistics = observe(
                     prepared.model,
@@ -213,7 +220,7 @@ def quantize(
                     num_threads=num_threads,
                     batch_size=batch,
                     on_nan=on_nan,
-                    max_memory=max_memory,
+                    max_memory=limit,
                     progress=clock.progress("calibrate"),
                 )
         if statistics is not None:
@@ -224,8 +231,7 @@ def quantize(
             raise NothingToQuantizeError(f"0 of {plan.nodes} nodes were quantized: {why_nothing(plan)}.")
         with clock("emit"):
             quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
-        if max_memory is not None:
-            Budget(max_memory).require()  # before anything is written
+        check_limit("planning and rewriting the model")
         hashes: Sequence[str] | None
         if opened is None:
             assert saved is not None, "Bug: neither samples nor statistics"
@@ -244,6 +250,7 @@ def quantize(
                     external_data=bool(source.data_files),
                     num_threads=num_threads,
                     base_dir=base_dir,
+                    check=check_limit,
                 )
             finally:
                 cleanup()
