@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from qtool.calibrate.samples import Data
     from qtool.calibrate.saved import Batch
 
-# Verification holds the float model's weights, those of the result twice, and what the runtime makes of them.
-_VERIFY_COPIES = 2
+# Verification holds the float model as it is read and as the runtime packs it, and the result twice.
+_VERIFY_COPIES = 3
 USELESS_DB = 10.0  # output SQNR below which no task metric survives
 
 
