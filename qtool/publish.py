@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -197,6 +197,7 @@ def publish(
     base_dir: str | Path | None = None,
     engine: str = "ort",
     trial: bool = False,
+    check: Callable[[str], None] | None = None,
 ) -> tuple[Published, onnx.ModelProto | None]:
     """Write, verify and move into place.
 
@@ -212,6 +213,7 @@ def publish(
         engine: What runs the result; the float model runs in onnxruntime.
         trial: The feeds are made up: they show that the result runs, not how good it is. ``sqnr_db`` stays empty, and
             a float model that does not run on them is a note.
+        check: Called with what was done, after each step before the model is put in place; it may refuse by raising.
 
     Returns:
         What was published, and the model as a proto if ``output`` is None.
@@ -228,10 +230,14 @@ def publish(
         path = folder / (output.name if output is not None else "model.onnx")
         data = _save(model, path, external=external_data)
         faults = _check(path, float_model)
+        if check is not None:
+            check("writing the model")
         sqnr, samples, notes = _compare(
             path, float_model, feeds, num_threads=num_threads, base_dir=base_dir, engine=engine, trial=trial
         )
         notes = faults + notes
+        if check is not None:
+            check("verifying the model")
         nbytes = path.stat().st_size + (data.stat().st_size if data is not None else 0)
         if output is None:
             return Published(None, nbytes, sqnr, samples, notes), onnx.load(path)

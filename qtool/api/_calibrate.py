@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from qtool.api.clock import Clock
 from qtool.api.data import files_of, observe, open_any
+from qtool.api.limits import budget, check_limit, keeps_limit
 from qtool.api.models import inputs_of
 from qtool.api.settings import ModelLike, Progress, prepared_for, refuse_obstacle, resolve_config, selection_for
 from qtool.config import QuantConfig
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from qtool.calibrate.statistics import Statistics
 
 
+@keeps_limit
 def calibrate(
     model: ModelLike,
     data: Data,
@@ -35,7 +37,7 @@ def calibrate(
     batch: int | None = None,
     checkpoint: int | None = None,
     on_nan: Literal["raise", "skip"] = "raise",
-    max_memory: int | None = None,
+    max_memory: int | None = None,  # noqa: ARG001 - keeps_limit() reads it
     force: bool = False,
     num_threads: int | None = None,
     progress: Progress | None = None,
@@ -125,6 +127,7 @@ def calibrate(
     if initial is not None and before == opened.count:
         statistics = initial
     else:
+        check_limit("preparing the model")
         advance = clock.progress("calibrate")
         with clock("calibrate"):
             statistics = observe(
@@ -135,12 +138,13 @@ def calibrate(
                 num_threads=num_threads,
                 batch_size=batch,
                 on_nan=on_nan,
-                max_memory=max_memory,
+                max_memory=budget(),
                 initial=initial,
                 checkpoint=None if kept_run is None else kept_run.save,
                 checkpoint_every=checkpoint,
                 progress=None if advance is None else lambda done, _: advance(before + done, opened.count),
             )
+    check_limit("calibration")
     notes += (*statistics.notes, *skipped_notes(statistics), *input_notes(prepared.model.graph, statistics))
     if destination is not None and model_id is not None:
         with clock("save"):
@@ -148,7 +152,7 @@ def calibrate(
         notes += tuple(_remarks(coverage, kept))
         notes += () if tensors else ("No activation is quantized with these settings: there was nothing to observe.",)
         with clock("save"):
-            save_statistics(destination, SavedStatistics(statistics, model_id, coverage, kept))
+            save_statistics(destination, SavedStatistics(statistics, model_id, coverage, kept), check=check_limit)
         if kept_run is not None:
             kept_run.remove()
     return replace(statistics, notes=notes)

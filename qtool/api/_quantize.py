@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from qtool.api._dynamic import quantize_dynamic
 from qtool.api._static import quantize_static
 from qtool.api._weight_only import quantize_weights
+from qtool.api.limits import keeps_limit
 from qtool.api.modes import refuse_unused
 from qtool.api.pipeline import Run
 from qtool.api.results import QuantizeResult
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from qtool.calibrate.samples import Data
 
 
+@keeps_limit
 def quantize(
     model: ModelLike,
     calib: Data | None = None,
@@ -155,5 +157,4 @@ def quantize(
         shuffle=shuffle,
         batch=batch,
         on_nan=on_nan,
-        max_memory=max_memory,
     )

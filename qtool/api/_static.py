@@ -17,6 +17,7 @@ from qtool.api.data import (
     refuse_choice,
     refuse_several,
 )
+from qtool.api.limits import budget, check_limit
 from qtool.api.models import inputs_of, tensors_of
 from qtool.api.pipeline import Job, Run
 from qtool.api.results import QuantizeResult
@@ -26,6 +27,9 @@ from qtool.config import QuantConfig
 if TYPE_CHECKING:
     from qtool.calibrate.samples import Data
     from qtool.calibrate.saved import Batch
+
+# Verification holds the float model as it is read and as the runtime packs it, and the result twice.
+_VERIFY_COPIES = 3
 
 
 def quantize_static(
@@ -40,10 +44,8 @@ def quantize_static(
     shuffle: int | None,
     batch: int | None,
     on_nan: Literal["raise", "skip"],
-    max_memory: int | None,
 ) -> QuantizeResult:
     """See :func:`quantize`; activations get scales from statistics."""
-    from qtool.calibrate.budget import Budget
     from qtool.calibrate.nonfinite import skipped_notes
     from qtool.calibrate.statsfile import load_statistics
     from qtool.emit import emit
@@ -98,6 +100,10 @@ def quantize_static(
         job.notes += opened.notes
     if not run.dry_run:
         if opened is not None:
+            check_limit("preparing the model")
+            limit = budget()
+            if limit is not None:
+                limit.reserve(_VERIFY_COPIES * job.source_bytes)
             with clock("calibrate"):
                 statistics = observe(
                     prepared.model,
@@ -107,7 +113,7 @@ def quantize_static(
                     num_threads=run.num_threads,
                     batch_size=batch,
                     on_nan=on_nan,
-                    max_memory=max_memory,
+                    max_memory=limit,
                     progress=clock.progress("calibrate"),
                 )
         if statistics is not None:
@@ -117,8 +123,7 @@ def quantize_static(
         job.require_some(plan, settings)
         with clock("emit"):
             quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
-        if max_memory is not None:
-            Budget(max_memory).require()  # before anything is written
+        check_limit("planning and rewriting the model")
         hashes: Sequence[str] | None
         if opened is None:
             assert saved is not None, "Bug: neither samples nor statistics"

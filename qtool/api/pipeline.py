@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from qtool.api.clock import Clock, peak_rss
+from qtool.api.limits import check_limit
 from qtool.api.models import as_runnable
 from qtool.api.outcome import destination_of, quality_notes, why_nothing
 from qtool.api.results import QuantizeResult
@@ -92,6 +93,11 @@ class Job:
                 )
             refuse_quantized(self.loaded, force=run.force)
 
+    @property
+    def source_bytes(self) -> int:
+        """Size of the model that is quantized, with its external data."""
+        return self._source.nbytes
+
     def require_some(self, plan: Plan, settings: QuantConfig, hint: str | None = None) -> None:
         """Refuse a plan that quantizes nothing, unless that is allowed.
 
@@ -147,6 +153,7 @@ class Job:
                     base_dir=base_dir,
                     engine=engine,
                     trial=trial,
+                    check=check_limit,
                 )
             finally:
                 cleanup()

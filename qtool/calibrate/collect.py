@@ -14,12 +14,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from os import PathLike
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from qtool.calibrate.budget import STATISTICS_BYTES, Budget, measure
+from qtool.calibrate.footprint import live_bytes
 from qtool.calibrate.nonfinite import refuse
 from qtool.calibrate.rowwise import Array, Feeds, Shapes, find_shared, shapes_of, single
 from qtool.calibrate.samples import Samples
@@ -27,6 +29,7 @@ from qtool.calibrate.segments import TENSORS_PER_SEGMENT, SegmentedModel, read_g
 from qtool.calibrate.statistics import Statistics, TensorStatistics, merge
 from qtool.calibrate.wanted import Wanted
 from qtool.errors import ConfigError
+from qtool.runtime.lean import lean_memory
 
 if TYPE_CHECKING:
     import onnx
@@ -53,7 +56,7 @@ def collect(
     initial: Statistics | None = None,
     checkpoint: Callable[[Statistics], None] | None = None,
     checkpoint_every: int | None = None,
-    max_memory: int | None = None,
+    max_memory: int | Budget | None = None,
 ) -> Statistics:
     """Observe tensors of a model.
 
@@ -74,8 +77,8 @@ def collect(
         checkpoint: Called with the statistics so far whenever at least ``checkpoint_every`` samples have been run
             since the last call.
         checkpoint_every: A number of samples.
-        max_memory: Bytes that the process may reach: the number of batches at once and their size are chosen by what
-            is left of it. The result does not depend on it.
+        max_memory: Bytes that the process may reach, or the budget of the whole call: the number of batches at once
+            and their size are chosen by what is left of it. The result does not depend on it.
 
     Returns:
         Statistics in the order of ``tensors``. Its notes say what kept samples from sharing batches.
@@ -90,17 +93,23 @@ def collect(
         raise ConfigError(f"Number of threads is {num_threads}; expected 1 or more.")
     wanted = {one.name: one for one in (Wanted(t) if isinstance(t, str) else t for t in tensors)}
     source = read_graph(model)
-    budget = None if max_memory is None else Budget(max_memory)
+    budget = Budget(max_memory) if isinstance(max_memory, int) else max_memory
     per_segment = TENSORS_PER_SEGMENT if budget is None else 1
-    run = SegmentedModel(source, list(wanted), per_segment=per_segment)
+    with nullcontext() if budget is None else lean_memory():
+        run = SegmentedModel(source, list(wanted), per_segment=per_segment)
     collector = _Collector(run, wanted, histograms)
     workers = num_threads or _available_cores()
     size = batch_size or _MANY
     fair = -(-samples.count // (workers * _BATCHES_PER_WORKER))  # all workers end at about the same time
     if not run.is_empty and (budget is not None or (batch_size is None and samples.batchable and fair > 1)):
+        counters = STATISTICS_BYTES * len(wanted) if histograms else 0
+        if budget is not None:
+            _, feeds = next(samples.counted_batches(None))
+            budget.foresee(live_bytes(source, run.computed, feeds), counters)
+            del feeds
         cost = measure(run, samples)
         if budget is not None:
-            workers, size = budget.share(cost, workers, size, STATISTICS_BYTES * len(wanted) if histograms else 0)
+            workers, size = budget.share(cost, workers, size, counters)
         if batch_size is None:
             fair = -(-samples.count // (workers * _BATCHES_PER_WORKER))  # of as many as the budget allows
             size = max(1, min(int(max_batch_bytes / max(cost.observed, 1.0)), fair, size))
@@ -108,7 +117,10 @@ def collect(
         size = 1
     done = saved = 0
     pause = checkpoint_every if checkpoint is not None else None
-    for rows, found in _in_order(collector, samples, size, workers, pause):
+    batches: Iterator[_Batch] = ((*one, False) for one in samples.separable_batches(size))
+    if budget is not None:
+        batches = _within(budget, batches, lambda feeds: live_bytes(source, run.computed, feeds))
+    for rows, found in _in_order(collector, batches, workers, pause):
         bad = {name: n for name, n in found.items() if n[0] or name not in allow_inf}
         if bad and on_nan == "raise":
             refuse(source, samples, done, bad, allow_inf)
@@ -228,29 +240,50 @@ def _lacks_rows(array: Array, rows: int) -> bool:
     return array.ndim == 0 or array.shape[0] % rows > 0
 
 
+def _within(budget: Budget, batches: Iterator[_Batch], live: Callable[[Feeds], int | None]) -> Iterator[_Batch]:
+    """Batches that are larger than the measured sample let expect: one sample after the other, and nothing beside it.
+
+    Raises:
+        ConfigError: If one does not fit even so, before it is run.
+    """
+    largest = 0
+    for rows, feeds, separable, _ in batches:
+        fed = sum(array.nbytes for array in feeds.values())
+        if not budget.is_larger(fed):
+            yield rows, feeds, separable, False
+            continue
+        for row in range(rows if separable else 1):
+            one = single(feeds, row) if separable else feeds
+            if fed > largest:
+                largest = fed
+                budget.foresee(live(one), 0)
+            yield 1 if separable else rows, one, separable, True
+
+
 def _in_order(
-    collector: _Collector, samples: Samples, size: int, workers: int, pause: int | None
+    collector: _Collector, batches: Iterator[_Batch], workers: int, pause: int | None
 ) -> Iterator[tuple[int, dict[str, tuple[int, int]]]]:
     """Count all samples; yield the size and the trouble of each batch, in their order.
 
     Each time ``pause`` samples have been handed out, all of them are counted, and yielded, before the next ones: then
     the collector has counted exactly what was yielded.
     """
-    batches = samples.separable_batches(size)
     if workers == 1:
-        for rows, feeds, separable in batches:
+        for rows, feeds, separable, _ in batches:
             yield rows, collector.count(rows, feeds, separable)
         return
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[_Pending] = deque()
         try:
             handed_out = 0
-            for rows, feeds, separable in batches:
+            for rows, feeds, separable, alone in batches:
+                while alone and pending:
+                    yield _done(pending.popleft())
                 pending.append((rows, pool.submit(collector.count, rows, feeds, separable)))
                 del feeds
                 handed_out += rows
                 full = pause is not None and handed_out >= pause
-                while pending and (full or len(pending) > workers):
+                while pending and (full or alone or len(pending) > workers):
                     yield _done(pending.popleft())
                 handed_out = 0 if full else handed_out
             while pending:
@@ -260,6 +293,8 @@ def _in_order(
                 future.cancel()
 
 
+# samples in the batch, the batch, whether it can be cut, and whether nothing else is to run beside it
+_Batch: TypeAlias = tuple[int, Feeds, bool, bool]
 _Pending: TypeAlias = tuple[int, "Future[dict[str, tuple[int, int]]]"]
 
 

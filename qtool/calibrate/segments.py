@@ -113,7 +113,7 @@ class SegmentedModel:
     @staticmethod
     def ancestors(source: SourceGraph, name: str) -> list[str]:
         """Outputs of the nodes that a tensor depends on, in the order of the nodes; its own is the last."""
-        nodes = _needed_nodes(source.proto, {name})
+        nodes = nodes_in_use(source.proto, {name})
         return [output for node, _ in nodes for output in node.output if output]
 
     @property
@@ -153,7 +153,7 @@ class SegmentedModel:
     # ------------------------------------------------------------------------------------------------------- building
 
     def _build(self, per_segment: int) -> list[_Segment]:
-        nodes = _needed_nodes(self._source.proto, set(self.computed))
+        nodes = nodes_in_use(self._source.proto, set(self.computed))
         wanted = set(self.computed)
         cuts, found = [], 0
         for index, (node, _) in enumerate(nodes):
@@ -253,7 +253,7 @@ class SegmentedModel:
         return _Segment(session, tuple(inputs), tuple(kept), tuple(observed))
 
 
-def _needed_nodes(proto: onnx.ModelProto, needed: set[str]) -> list[tuple[onnx.NodeProto, frozenset[str]]]:
+def nodes_in_use(proto: onnx.ModelProto, needed: set[str]) -> list[tuple[onnx.NodeProto, frozenset[str]]]:
     """The nodes that some tensors depend on, in order, each with the values that it or its bodies read."""
     needed = set(needed)
     kept = []

@@ -22,7 +22,7 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from itertools import accumulate
 from pathlib import Path
@@ -64,7 +64,11 @@ _HOW = "'qtool calibrate MODEL --data DATA -o STATS' makes one; samples are give
 
 
 def save_statistics(
-    path: str | os.PathLike[str], saved: SavedStatistics, *, draft: str | os.PathLike[str] | None = None
+    path: str | os.PathLike[str],
+    saved: SavedStatistics,
+    *,
+    draft: str | os.PathLike[str] | None = None,
+    check: Callable[[str], None] | None = None,
 ) -> None:
     """Write a statistics file; it appears whole or not at all. An existing file is replaced.
 
@@ -73,6 +77,7 @@ def save_statistics(
         saved: What it holds.
         draft: File in the same folder that is written first, and left behind only if the process is killed; by default
             one with a name of its own.
+        check: Called with what was done before the file is put in place; it may refuse by raising.
 
     Raises:
         ConfigError: If it cannot be written.
@@ -92,6 +97,8 @@ def save_statistics(
             draft = Path(folder) / "statistics.npz"
             with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
                 _write(archive, saved)
+            if check is not None:
+                check("saving the statistics")
             draft.replace(target)
     except OSError as error:
         raise ConfigError(f"Statistics file '{target}' cannot be written: {error.strerror or error}.") from error

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from qtool.errors import ConfigError, DataError, ModelError
 from qtool.runtime import TensorInfo
+from qtool.runtime.lean import is_lean
 from qtool.runtime.outputs import wanted_outputs
 from qtool.runtime.paths import is_utf8
 
@@ -99,7 +100,10 @@ class OrtSession:
         options.intra_op_num_threads = min(num_threads or 0, os.cpu_count() or 1)
         if not optimize:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        if shared_memory:
+        if is_lean():
+            options.enable_cpu_mem_arena = False
+            options.enable_mem_pattern = False
+        elif shared_memory:
             _register_arena()
             options.add_session_config_entry("session.use_env_allocators", "1")
             # weights would leave holes in the arena, and a part of its last chunk unused
