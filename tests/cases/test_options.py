@@ -9,8 +9,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -22,15 +22,10 @@ from qtool.__main__ import main
 from qtool.config import ACTIVATION_DTYPES, FORMATS, WEIGHT_DTYPES
 from qtool.errors import ConfigError
 from tests.cases.files_support import metadata, mlp, model, random, samples, snapshot
+from tests.ended import Ended, run_command
 from tests.models import build, normal
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture
@@ -48,12 +43,7 @@ def work(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def command(capsys) -> Callable[..., Ended]:
-    def run(*args: str) -> Ended:
-        code = main(list(args))
-        captured = capsys.readouterr()
-        return Ended(code, captured.out, captured.err)
-
-    return run
+    return partial(run_command, capsys)
 
 
 def two_readers() -> onnx.ModelProto:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -13,19 +13,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import qtool
-from qtool.__main__ import main
 from qtool.api.made_up import trial_feeds
 from qtool.errors import ConfigError, ModelError, NothingToQuantizeError
 from qtool.runtime import TensorInfo
 from qtool.weight_settings import WEIGHT_ONLY_DTYPES
 from tests.cases.files_support import mlp, model, random, samples, save_external, snapshot
+from tests.ended import Ended, run_command
 from tests.models import build, normal
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture
@@ -41,12 +35,7 @@ def work(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def command(capsys) -> Callable[..., Ended]:
-    def run(*args: str) -> Ended:
-        code = main(list(args))
-        captured = capsys.readouterr()
-        return Ended(code, captured.out, captured.err)
-
-    return run
+    return partial(run_command, capsys)
 
 
 # ------------------------------------------------------------------------------------------ C51: combinations, exit 2

@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import pytest
 
 import qtool
-from qtool.__main__ import main
 from tests.cli.fakes import Api
-
-
-class Ended(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def errors(self) -> list[str]:
-        """The lines of stderr that are neither notes, warnings nor hints."""
-        return [x for x in self.err.splitlines() if x.strip() and not x.startswith(("note:", "warning:", "hint:"))]
+from tests.ended import Ended, run_command
 
 
 @pytest.fixture
@@ -47,9 +35,4 @@ def qtool_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
 
-    def run(*args: str) -> Ended:
-        code = main(list(args))
-        captured = capsys.readouterr()
-        return Ended(code, captured.out, captured.err)
-
-    return run
+    return partial(run_command, capsys)
