@@ -1632,6 +1632,11 @@ cdef int _products(Product *p, Batch *batch, int n_threads) except -1:
             for task in range(tasks):
                 _matmul_task(p, batch, base, task)
         return 0
+    if p.interleaved and p.row_blocks == n_threads:   # each thread has a block of A of its own, and packs it once
+        with nogil, parallel(num_threads=n_threads):
+            for task in prange(tasks, schedule="static", chunksize=1):
+                _matmul_task(p, batch, base + threadid() * stride, task)
+        return 0
     with nogil, parallel(num_threads=n_threads):
         for task in prange(tasks, schedule="dynamic", chunksize=1):
             _matmul_task(p, batch, base + threadid() * stride, task)
