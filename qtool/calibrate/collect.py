@@ -29,6 +29,7 @@ from qtool.calibrate.segments import TENSORS_PER_SEGMENT, SegmentedModel, read_g
 from qtool.calibrate.statistics import Statistics, TensorStatistics, merge
 from qtool.calibrate.wanted import Wanted
 from qtool.errors import ConfigError
+from qtool.runtime.arena import release_arena
 from qtool.runtime.lean import lean_memory
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ def collect(
         if checkpoint is not None and pause and done - saved >= pause and done < samples.count:
             saved = done
             checkpoint(collector.result(done, initial))
+    release_arena()  # what comes next, such as a verification, has sessions of its own
     return collector.result(done, initial)
 
 

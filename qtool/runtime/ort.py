@@ -10,7 +10,6 @@ import ctypes
 import os
 import re
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ import numpy.typing as npt
 
 from qtool.errors import ConfigError, DataError, ModelError
 from qtool.runtime import TensorInfo
+from qtool.runtime.arena import register_arena
 from qtool.runtime.lean import is_lean
 from qtool.runtime.outputs import wanted_outputs
 from qtool.runtime.paths import is_utf8
@@ -104,7 +104,7 @@ class OrtSession:
             options.enable_cpu_mem_arena = False
             options.enable_mem_pattern = False
         elif shared_memory:
-            _register_arena()
+            register_arena()
             options.add_session_config_entry("session.use_env_allocators", "1")
             # weights would leave holes in the arena, and a part of its last chunk unused
             options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
@@ -180,17 +180,6 @@ class OrtSession:
             _copy_out(value, dtype) if dtype.name in _EXTENSION_TYPES else value.numpy()
             for value, dtype in zip(results, types, strict=True)
         ]
-
-
-@cache
-def _register_arena() -> None:
-    """Give the process the arena that sessions with ``shared_memory`` use. It grows by what is asked for."""
-    import onnxruntime as ort
-
-    info = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
-    same_as_requested = 1
-    # no limit (0), default sizes of the first chunk and of unused ends of chunks (-1)
-    ort.create_and_register_allocator(info, ort.OrtArenaCfg(0, same_as_requested, -1, -1))
 
 
 def _copy_out(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
