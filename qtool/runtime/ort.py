@@ -102,6 +102,7 @@ class OrtSession:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if is_lean():
             options.enable_cpu_mem_arena = False
+            options.intra_op_num_threads = 1  # each thread reserves a stack and buffers of its own
             options.enable_mem_pattern = False
         elif shared_memory:
             register_arena()
