@@ -23,4 +23,4 @@ def show_report(out: Output, report: Report) -> None:
         if number:
             out.data("")
         out.data(table.title)
-        out.table(table.columns, table.rows, right=table.columns[1:])
+        out.table(table.columns, table.rows, right=table.columns[1:] if table.figures else ())
