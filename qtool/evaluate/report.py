@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from qtool.evaluate.attribution.report import Attribution, Sensitivity
 from qtool.evaluate.metrics import METRICS
 
 SCHEMA_VERSION = 1
@@ -155,6 +156,8 @@ class Report:
         engine: What ran the quantized model; the float model always runs in onnxruntime.
         notes: What the reader should know, one line each.
         failures: What makes the quantized model unusable whatever the gates say, one line each.
+        layers: Which quantized operator the noise comes from, if that was asked for.
+        sensitivity: What each quantized operator alone gains in float, if that was asked for.
     """
 
     float_model: str | None
@@ -168,6 +171,8 @@ class Report:
     engine: str = "ort"
     notes: tuple[str, ...] = ()
     failures: tuple[str, ...] = ()
+    layers: Attribution | None = None
+    sensitivity: Sensitivity | None = None
 
     def worst(self, metric: str) -> tuple[str, float] | None:
         """The worst output by a metric and its value; a NaN is worse than any number, None if no output has a value."""
@@ -201,6 +206,8 @@ class Report:
             "latency": None if self.latency is None else self.latency.to_dict(),
             "notes": list(self.notes),
             "failures": list(self.failures),
+            "layers": None if self.layers is None else self.layers.to_dict(),
+            "sensitivity": None if self.sensitivity is None else self.sensitivity.to_dict(),
         }
 
 

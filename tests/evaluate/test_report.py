@@ -104,6 +104,8 @@ def test_json_is_strict_and_complete() -> None:
         },
         "notes": ["a note"],
         "failures": ["a failure"],
+        "layers": None,
+        "sensitivity": None,
     }
     assert SCHEMA_VERSION == 1
 
