@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -20,17 +19,12 @@ from qtool.calibrate.collect import available_cores
 from qtool.calibrate.segments import SegmentedModel, SourceGraph, read_graph
 from qtool.errors import ConfigError
 from qtool.evaluate.attribution.advice import WORTH_DB, WORTH_SHARE, Advice, advise
-from qtool.evaluate.attribution.command import (
-    calibration_files,
-    command,
-    fresh_output,
-    origin_of,
-    unknown_settings,
-)
+from qtool.evaluate.attribution.command import Origin
 from qtool.evaluate.attribution.graph import Array, Graph
+from qtool.evaluate.attribution.next_steps import Option, Starting, commands_of
 from qtool.evaluate.attribution.operator import FloatPart, Operator, float_part
 from qtool.evaluate.attribution.order import sink_dequantizers
-from qtool.evaluate.attribution.report import Attribution, Cause, Command, LayerReport, ranked
+from qtool.evaluate.attribution.report import Attribution, Cause, LayerReport, ranked
 from qtool.evaluate.attribution.share import Errors, output_noise, shares
 from qtool.evaluate.attribution.tally import UnitTally
 from qtool.evaluate.attribution.units import Unit, Units, find_units
@@ -301,9 +295,9 @@ def _report(
         *pair.left_out,
         *((pair.name(n), "the two models give it arrays that do not compare") for n in run.misfits),
     ]
-    commands, notes = _commands(
-        pair, [(row, advices[id(row)]) for row in layers], float_model, quant_model, samples, calibration
-    )
+    starting = Starting.of(pair.quantized.source.proto, float_model, quant_model, samples, calibration)
+    advised = [(row, advices[id(row)]) for row in layers]
+    commands, notes = commands_of(starting, _choices(advised, starting.origin))
     return Attribution(layers, run.samples, tuple(commands), tuple(left_out), tuple(notes))
 
 
@@ -347,40 +341,14 @@ def _words(options: Sequence[tuple[str, str | None]]) -> Iterator[str]:
             yield shlex.quote(value)
 
 
-def _commands(
-    pair: Pair,
-    rows: Sequence[tuple[LayerReport, Advice]],
-    float_model: Model,
-    quant_model: Model,
-    samples: Samples,
-    calibration: Sequence[str] | None,
-) -> tuple[list[Command], list[str]]:
+def _choices(rows: Sequence[tuple[LayerReport, Advice]], origin: Origin) -> Iterator[tuple[list[Option], str]]:
+    """What to do about the first row, about as many as make most of the noise, and what else may help."""
     if not rows or rows[0][1].cause is Cause.NONE:
-        return [], []
-    origin = origin_of(pair.quantized.source.proto)
-    source = _path(float_model) or "MODEL.onnx"
-    target = _path(quant_model)
-    output = fresh_output(target) if target else "MODEL.int8.onnx"
-    notes = []
-    if calibration is None:
-        folders = [Path(path).parent for path in (source, target, *(s.path for s in samples.sources)) if path]
-        calibration = calibration_files(origin.calibration, folders) if origin.calibration else []
-    if origin.needs_samples and origin.random is None and not calibration:
-        notes.append("CALIB in the commands stands for the samples that the model is to be calibrated on.")
-    if origin.config is None:
-        notes.append("The quantized model does not record qtool's settings: the commands have the default ones.")
-    unknown = unknown_settings(origin)
-    if unknown:
-        notes.append(f"The commands lack settings that have no option of their own: {', '.join(unknown)}.")
-
-    def line(options: Sequence[tuple[str, str | None]], why: str) -> Command:
-        return Command(command(origin, source, output, calibration or (), options), why)
-
+        return
     first_row, first = rows[0]
     share = f" ({first_row.share:.0%} of the noise)" if first_row.share is not None else ""
-    commands = [line(first.options, f"{first.why}{share}")]
-    together, covered = list(first.options), first_row.share or 0.0
-    taken = 1
+    yield list(first.options), f"{first.why}{share}"
+    together, covered, taken = list(first.options), first_row.share or 0.0, 1
     for row, advice in rows[1:]:
         if covered >= _ENOUGH or len(together) >= _MOST_OPTIONS or not row.share or not advice.options:
             break
@@ -388,12 +356,7 @@ def _commands(
         covered += row.share
         taken += 1
     if taken > 1:
-        commands.append(line(together, f"the worst {taken} operators, {covered:.0%} of the noise"))
+        yield together, f"the worst {taken} operators, {covered:.0%} of the noise"
     per_tensor = first_row.weight is not None and first_row.weight.endswith("per tensor")
     if first.cause is Cause.WEIGHT and per_tensor and (origin.config or {}).get("per_channel") is False:
-        commands.append(line([("--per-channel", None)], "a scale for each channel of every weight"))
-    return commands, notes
-
-
-def _path(model: Model) -> str | None:
-    return fspath(model) if isinstance(model, (str, PathLike)) else None
+        yield [("--per-channel", None)], "a scale for each channel of every weight"

@@ -135,12 +135,15 @@ def literal(name: str) -> str:
     return name
 
 
-def calibration_files(hashes: Sequence[str], folders: Sequence[Path], most_bytes: int = 1 << 29) -> list[str]:
+def calibration_files(
+    hashes: Sequence[str], folders: Sequence[Path], stem: str = "", most_bytes: int = 1 << 29
+) -> list[str]:
     """The files beside the models and the data that are those which the quantized file was calibrated on.
 
     Args:
         hashes: SHA-256 of the files, in order.
         folders: Where to look.
+        stem: Files whose names begin so are looked at first.
         most_bytes: How much is read at most.
 
     Returns:
@@ -151,8 +154,8 @@ def calibration_files(hashes: Sequence[str], folders: Sequence[Path], most_bytes
     wanted = set(hashes)
     found: dict[str, str] = {}
     for folder in dict.fromkeys(folders):
-        candidates = sorted([*folder.glob("*.npz"), *folder.glob("*.npy")])
-        for path in sorted(candidates, key=lambda one: ("calib" not in one.name, one.name)):
+        candidates = [*folder.glob("*.npz"), *folder.glob("*.npy")]
+        for path in sorted(candidates, key=lambda p: (not p.name.startswith(stem), "calib" not in p.name, p.name)):
             if not wanted - found.keys():
                 break
             try:

@@ -48,7 +48,7 @@ def walk(
         units: In an order in which the quantized model computes them.
         feeds: The batch.
     """
-    sides = _Side(reference, feeds), _Side(candidate, feeds)
+    sides = Side(reference, feeds), Side(candidate, feeds)
     for unit in units:
         for side, names in zip(sides, needs(unit), strict=True):
             side.expect(names)
@@ -57,16 +57,25 @@ def walk(
         yield unit, Arrays(expected, found)
 
 
-class _Side:
+class Side:
+    """One model on one batch: arrays are computed when they are asked for, and dropped after their last use.
+
+    Args:
+        model: The model.
+        feeds: The batch.
+    """
+
     def __init__(self, model: SegmentedModel, feeds: Mapping[str, Array]) -> None:
         self._steps = model.steps(feeds)
         self._held: dict[str, Array] = {}
         self._uses: Counter[str] = Counter()
 
     def expect(self, names: set[str]) -> None:
+        """Say that these will be asked for once more."""
         self._uses.update(names)
 
     def take(self, names: set[str]) -> dict[str, Array]:
+        """Run as far as needed; name -> array."""
         while not names <= self._held.keys():
             arrays, _ = next(self._steps)
             self._held |= {name: array for name, array in arrays.items() if self._uses[name]}

@@ -50,7 +50,10 @@ def tables(report: Report) -> tuple[Table, ...]:
                 f"{latency.ratio:.2f}×",
             )
         )
-    return outputs, Table("Cost", ("", "float", "quantized", "float / quantized"), tuple(rows))
+    cost = Table("Cost", ("", "float", "quantized", "float / quantized"), tuple(rows))
+    from qtool.evaluate.writers.layers import layer_tables  # it is made of what is here
+
+    return outputs, cost, *layer_tables(report.layers, report.sensitivity)
 
 
 def heading(metric: Metric) -> str:
