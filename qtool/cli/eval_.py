@@ -10,7 +10,7 @@ import typer
 from qtool.cli import _options as opt
 from qtool.cli._output import STDOUT, Output, check_json_target
 from qtool.cli._progress import progress_bars
-from qtool.cli._report import show_report
+from qtool.cli._report import show_next_steps, show_report
 from qtool.errors import EXIT_FAILED
 
 EXAMPLES = opt.examples(
@@ -124,6 +124,9 @@ def evaluate(
             rich_help_panel=opt.GATES,
         ),
     ] = None,
+    layers: opt.Layers = False,
+    sensitivity: opt.Sensitivity = False,
+    layer_samples: opt.LayerSamples = None,
     batch: opt.Batch = None,
     threads: opt.Threads = None,
     json_target: opt.JsonTarget = None,
@@ -178,6 +181,9 @@ def evaluate(
             shuffle=shuffle,
             batch=at_once,
             num_threads=threads,
+            layers=layers,
+            layer_samples=layer_samples,
+            sensitivity=sensitivity,
             progress=progress,
         )
     report = gating.judged(report, gates)
@@ -185,6 +191,7 @@ def evaluate(
         out.json(report.to_dict(), json_target)
     if json_target != STDOUT:
         show_report(out, report)
+        show_next_steps(out, report)
     for note in report.notes:
         out.note(note)
     for line in gating.lines(report):

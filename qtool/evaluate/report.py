@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from qtool.evaluate.attribution.report import Attribution, Sensitivity
 from qtool.evaluate.metrics import METRICS, PRIMARY
 from qtool.evaluate.metrics.base import Metric
 
@@ -251,6 +252,8 @@ class Report:
         custom: Metrics of the user's own among ``metrics``.
         labels: Key of the labels, or None without.
         label_kind: What the labels are, in words; None without.
+        layers: Which quantized operator the noise comes from, if that was asked for.
+        sensitivity: What each quantized operator alone gains in float, if that was asked for.
     """
 
     float_model: str | None
@@ -268,6 +271,8 @@ class Report:
     custom: tuple[Metric, ...] = ()
     labels: str | None = None
     label_kind: str | None = None
+    layers: Attribution | None = None
+    sensitivity: Sensitivity | None = None
 
     @property
     def passed(self) -> bool:
@@ -326,6 +331,8 @@ class Report:
             "failures": list(self.failures),
             "passed": self.passed,
             "gates": [gate.to_dict() for gate in self.gates],
+            "layers": None if self.layers is None else self.layers.to_dict(),
+            "sensitivity": None if self.sensitivity is None else self.sensitivity.to_dict(),
         }
 
 

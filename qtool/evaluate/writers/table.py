@@ -61,6 +61,8 @@ def tables(report: Report) -> tuple[Table, ...]:
                 f"{latency.ratio:.2f}×",
             )
         )
+    from qtool.evaluate.writers.layers import layer_tables  # it is made of what is here
+
     intervals = statistics(report)
     shown = (outputs, intervals) if intervals.rows else (outputs,)
     gates = Table(
@@ -73,6 +75,7 @@ def tables(report: Report) -> tuple[Table, ...]:
         *shown,
         *([gates] if gates.rows else []),
         Table("Cost", ("", "float", "quantized", "float / quantized"), tuple(rows)),
+        *layer_tables(report.layers, report.sensitivity),
     )
 
 
