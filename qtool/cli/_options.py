@@ -40,6 +40,16 @@ JsonTarget = Annotated[
         rich_help_panel=RUN,
     ),
 ]
+MarkdownTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--markdown",
+        metavar="FILE|-",
+        show_default=False,
+        help="Write the result as Markdown, for a comment on a change, to FILE, or to stdout for '-'.",
+        rich_help_panel=RUN,
+    ),
+]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="List everything that is otherwise summarized.", rich_help_panel=RUN)
 ]
