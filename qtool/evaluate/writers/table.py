@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
-from qtool.evaluate.metrics import METRICS
 from qtool.evaluate.metrics.base import Metric
 from qtool.evaluate.report import OutputReport, Report
 
@@ -30,7 +29,7 @@ class Table:
 
 def tables(report: Report) -> tuple[Table, ...]:
     """The tables of a report: one row per output, then size and latency."""
-    metrics = [METRICS[name] for name in report.metrics]
+    metrics = [report.metric(name) for name in report.metrics]
     engine = "" if report.engine == "ort" else f", quantized model in engine {report.engine}"
     outputs = Table(
         f"Outputs, {report.samples} sample{'' if report.samples == 1 else 's'}{engine}",
