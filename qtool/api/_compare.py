@@ -65,7 +65,7 @@ def compare_models(
         raise ConfigError("No candidates to compare; expected at least one model.")
     require_engine(engine)
     names = None if metrics is None else list(dict.fromkeys([*metrics, *([] if rank is None else [rank])]))
-    chosen = [metric.name for metric in select_metrics(names, labels=labels is not None)]
+    chosen = select_metrics(names, labels=labels is not None)
     accuracy = choose_accuracy(rank, chosen)
     reference = parsed(float_model)
     opened = open_samples(
@@ -82,7 +82,7 @@ def compare_models(
             opened,
             engine=engine,
             labels=labels,
-            metrics=chosen,
+            metrics=[metric.name for metric in chosen],
             num_threads=num_threads,
             batch_size=batch,
             latency=latency,

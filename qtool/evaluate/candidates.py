@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qtool.errors import ConfigError
-from qtool.evaluate.metrics import METRICS
+from qtool.evaluate.metrics.base import Metric
 from qtool.evaluate.report import Json, Report, encode
 
 SCHEMA_VERSION = 1
@@ -73,12 +73,12 @@ class Comparison:
         }
 
 
-def choose_accuracy(wanted: str | None, computed: Sequence[str]) -> str:
+def choose_accuracy(wanted: str | None, metrics: Sequence[Metric]) -> str:
     """The metric that stands for accuracy.
 
     Args:
         wanted: What the caller asks for.
-        computed: Metrics of the evaluation.
+        metrics: Those of the evaluation.
 
     Returns:
         What is wanted; else the first metric against labels, else the SQNR, else the first one there is.
@@ -86,6 +86,7 @@ def choose_accuracy(wanted: str | None, computed: Sequence[str]) -> str:
     Raises:
         ConfigError: If what is wanted is not computed, or nothing is.
     """
+    computed = [metric.name for metric in metrics]
     if wanted is not None:
         if wanted not in computed:
             raise ConfigError(
@@ -95,7 +96,7 @@ def choose_accuracy(wanted: str | None, computed: Sequence[str]) -> str:
         return wanted
     if not computed:
         raise ConfigError("No metric is computed that candidates could be ranked by.")
-    labelled = [name for name in computed if METRICS[name].needs_labels]
+    labelled = [metric.name for metric in metrics if metric.needs_labels]
     if labelled:
         return labelled[0]
     return DEFAULT_ACCURACY if DEFAULT_ACCURACY in computed else computed[0]
@@ -111,7 +112,8 @@ def compare_reports(reports: Sequence[Report], accuracy: str | None = None) -> C
     Raises:
         ConfigError: If the metric is none of the reports'.
     """
-    chosen = choose_accuracy(accuracy, reports[0].metrics)
+    first = reports[0]
+    chosen = choose_accuracy(accuracy, [first.metric(name) for name in first.metrics])
     usable = [is_usable(report, chosen) for report in reports]
     best = tuple(
         mine
@@ -135,7 +137,7 @@ def is_usable(report: Report, metric: str) -> bool:
 
 def dominates(one: Report, other: Report, metric: str) -> bool:
     """Whether one usable candidate is as good as another one in everything, and better in something."""
-    sign = 1.0 if METRICS[metric].higher_is_better else -1.0
+    sign = 1.0 if one.metric(metric).higher_is_better else -1.0
     accuracies = [sign * (accuracy_of(report, metric) or 0.0) for report in (one, other)]
     sizes = [report.sizes.quantized_bytes for report in (one, other)]
     times = [0.0 if report.latency is None else report.latency.quantized_ms for report in (one, other)]

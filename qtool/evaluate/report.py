@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from qtool.evaluate.attribution.report import Attribution, Sensitivity
 from qtool.evaluate.metrics import METRICS
 from qtool.evaluate.metrics.base import Metric
 
@@ -249,6 +250,8 @@ class Report:
         failures: What makes the quantized model unusable whatever the gates say, one line each.
         gates: The thresholds that were asked for, in that order, each with its outcome.
         custom: Metrics of the user's own among ``metrics``.
+        layers: Which quantized operator the noise comes from, if that was asked for.
+        sensitivity: What each quantized operator alone gains in float, if that was asked for.
     """
 
     float_model: str | None
@@ -264,6 +267,8 @@ class Report:
     failures: tuple[str, ...] = ()
     gates: tuple[GateResult, ...] = ()
     custom: tuple[Metric, ...] = ()
+    layers: Attribution | None = None
+    sensitivity: Sensitivity | None = None
 
     @property
     def passed(self) -> bool:
@@ -308,6 +313,8 @@ class Report:
             "failures": list(self.failures),
             "passed": self.passed,
             "gates": [gate.to_dict() for gate in self.gates],
+            "layers": None if self.layers is None else self.layers.to_dict(),
+            "sensitivity": None if self.sensitivity is None else self.sensitivity.to_dict(),
         }
 
 

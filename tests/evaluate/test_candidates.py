@@ -16,6 +16,7 @@ import pytest
 import qtool
 from qtool.errors import ConfigError, ModelError
 from qtool.evaluate.candidates import choose_accuracy, compare_reports
+from qtool.evaluate.metrics import METRICS
 from qtool.evaluate.report import Latency, OutputReport, Report, Sizes
 from qtool.evaluate.writers.comparison import comparison_table, write_markdown
 from qtool.runtime import create_session
@@ -74,14 +75,17 @@ def test_for_an_error_less_is_better():
 
 
 def test_what_stands_for_accuracy():
-    assert choose_accuracy(None, ["cosine", "sqnr", "top1", "top5"]) == "top1"
-    assert choose_accuracy(None, ["cosine", "sqnr"]) == "sqnr"
-    assert choose_accuracy(None, ["cosine"]) == "cosine"
-    assert choose_accuracy("cosine", ["cosine", "sqnr"]) == "cosine"
+    def chosen(wanted: str | None, *names: str) -> str:
+        return choose_accuracy(wanted, [METRICS[name] for name in names])
+
+    assert chosen(None, "cosine", "sqnr", "top1", "top5") == "top1"
+    assert chosen(None, "cosine", "sqnr") == "sqnr"
+    assert chosen(None, "cosine") == "cosine"
+    assert chosen("cosine", "cosine", "sqnr") == "cosine"
     with pytest.raises(ConfigError, match="by 'top1'; expected one of the metrics computed: sqnr"):
-        choose_accuracy("top1", ["sqnr"])
+        chosen("top1", "sqnr")
     with pytest.raises(ConfigError, match="No metric"):
-        choose_accuracy(None, [])
+        chosen(None)
 
 
 def test_the_table():

@@ -153,6 +153,8 @@ def test_json_is_strict_and_complete() -> None:
                 "line": "sqnr is nan dB.",
             }
         ],
+        "layers": None,
+        "sensitivity": None,
     }
     assert SCHEMA_VERSION == 1
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TextIO
 
 from qtool.evaluate.candidates import Comparison
-from qtool.evaluate.metrics import METRICS
 from qtool.evaluate.report import Latency, Report
 from qtool.evaluate.writers import _markdown as md
 from qtool.evaluate.writers.table import ABSENT, Table, format_bytes, format_value, heading
@@ -16,7 +15,7 @@ BEST = "best"
 def comparison_table(comparison: Comparison) -> Table:
     """One row per model, the float model first; of several outputs, the worst one counts."""
     first = comparison.reports[0]
-    metrics = [METRICS[name] for name in first.metrics]
+    metrics = [first.metric(name) for name in first.metrics]
     count = first.samples
     columns = ["model", *(heading(metric) for metric in metrics), "size", "smaller"]
     floats = [comparison.float_model or "float model"]
@@ -32,7 +31,7 @@ def comparison_table(comparison: Comparison) -> Table:
         if report.latency is not None:
             row += [f"{report.latency.quantized_ms:.4g} ms", f"{report.latency.ratio:.2f}×"]
         rows.append((*row, BEST if comparison.best[index] else "failed" if report.failures else ABSENT))
-    ranked = METRICS[comparison.accuracy].title
+    ranked = first.metric(comparison.accuracy).title
     return Table(
         f"Candidates, {count} sample{'' if count == 1 else 's'}. Pareto-best: no other one is as good in {ranked}"
         f"{' and size' if first.latency is None else ', size and latency'}, and better in one of them",
@@ -63,7 +62,7 @@ def write_markdown(comparison: Comparison, stream: TextIO) -> None:
 
 def _worst_value(report: Report, name: str) -> str:
     worst = report.worst(name)
-    return ABSENT if worst is None else format_value(worst[1], METRICS[name])
+    return ABSENT if worst is None else format_value(worst[1], report.metric(name))
 
 
 def _float_value(report: Report, name: str) -> str:
@@ -72,7 +71,7 @@ def _float_value(report: Report, name: str) -> str:
     if worst is None:
         return ABSENT
     values = [output.float_values.get(name) for output in report.outputs if output.name == worst[0]]
-    return ABSENT if values[0] is None else format_value(values[0], METRICS[name])
+    return ABSENT if values[0] is None else format_value(values[0], report.metric(name))
 
 
 def _latency_heading(latency: Latency) -> str:
