@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qtool.api.clock import Clock
@@ -24,6 +25,7 @@ def evaluate(
     labels: str | None = None,
     metrics: Sequence[str] | None = None,
     latency: bool = True,
+    details: bool = False,
     samples: int | None = None,
     shuffle: int | None = None,
     batch: int | None = None,
@@ -41,6 +43,7 @@ def evaluate(
         labels: Key of the labels in the data.
         metrics: Names of metrics; by default all that the data allow.
         latency: Whether to time both models; with another engine than ``ort`` they are not timed.
+        details: Whether to describe both files too: hashes, settings, sizes of tensors.
         samples: Use this many samples, the first in order; by default all.
         shuffle: Seed of the order in which the samples are taken; by default that of the data.
         batch: Largest number of samples in a run; by default chosen by their size.
@@ -54,6 +57,7 @@ def evaluate(
     """
     from qtool.calibrate.samples import open_samples
     from qtool.evaluate.compare import compare
+    from qtool.evaluate.details import model_details
     from qtool.prepare.load import load_model
     from qtool.runtime import require_engine
 
@@ -67,7 +71,7 @@ def evaluate(
         shuffle_seed=shuffle,
     )
     with ExitStack() as cleanup:
-        return compare(
+        report = compare(
             comparable(reference, cleanup),
             comparable(candidate, cleanup),
             opened,
@@ -79,3 +83,4 @@ def evaluate(
             latency=latency,
             progress=Clock(progress).progress("evaluate"),
         )
+    return replace(report, details=model_details(reference, candidate)) if details else report

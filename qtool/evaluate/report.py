@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from qtool.evaluate.attribution.report import Attribution, Sensitivity
+from qtool.evaluate.details import Details
 from qtool.evaluate.metrics import METRICS
 from qtool.evaluate.metrics.base import Metric
 
@@ -252,6 +253,7 @@ class Report:
         custom: Metrics of the user's own among ``metrics``.
         layers: Which quantized operator the noise comes from, if that was asked for.
         sensitivity: What each quantized operator alone gains in float, if that was asked for.
+        details: What both files are, if that was asked for.
     """
 
     float_model: str | None
@@ -269,6 +271,7 @@ class Report:
     custom: tuple[Metric, ...] = ()
     layers: Attribution | None = None
     sensitivity: Sensitivity | None = None
+    details: Details | None = None
 
     @property
     def passed(self) -> bool:
@@ -315,6 +318,7 @@ class Report:
             "gates": [gate.to_dict() for gate in self.gates],
             "layers": None if self.layers is None else self.layers.to_dict(),
             "sensitivity": None if self.sensitivity is None else self.sensitivity.to_dict(),
+            "details": None if self.details is None else self.details.to_dict(),
         }
 
 
