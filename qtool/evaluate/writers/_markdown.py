@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-_SPECIAL = re.compile(r"([\\`*_\[\]<>#|~&:$])")
+_SPECIAL = re.compile(r"([\\`*\[\]<>#|~&:$]|\b_|_\b)")
 _ZERO_WIDTH_SPACE = "\u200b"
 
 
