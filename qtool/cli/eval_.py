@@ -8,15 +8,16 @@ from typing import Annotated
 import typer
 
 from qtool.cli import _options as opt
-from qtool.cli._output import STDOUT, Output, check_json_target
+from qtool.cli._output import STDOUT, Output
 from qtool.cli._progress import progress_bars
-from qtool.cli._report import show_report
+from qtool.cli._report import check_forms, show_report, write_forms
 from qtool.errors import EXIT_FAILED
 
 EXAMPLES = opt.examples(
     "qtool eval model.onnx model.int8.onnx --data eval.npz",
     "qtool eval model.onnx model.int8.onnx --data eval.npz --labels labels --fail-under top1=0.9",
     "qtool eval model.onnx model.int8.onnx --data eval.npz --fail-under sqnr=30 --json report.json",
+    "qtool eval model.onnx model.int8.onnx --data eval.npz --html report.html --markdown comment.md",
 )
 
 
@@ -69,6 +70,9 @@ def evaluate(
     ] = None,
     batch: opt.Batch = None,
     threads: opt.Threads = None,
+    markdown_target: opt.MarkdownTarget = None,
+    junit_target: opt.JUnitTarget = None,
+    html_target: opt.HtmlTarget = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,
@@ -84,7 +88,8 @@ def evaluate(
     from qtool.errors import ConfigError
     from qtool.evaluate import gates as gating
 
-    check_json_target(json_target, float_model, quant_model, *files_of(data))
+    forms = {"json": json_target, "markdown": markdown_target, "junit": junit_target, "html": html_target}
+    check_forms(forms, float_model, quant_model, *files_of(data))
     at_once = opt.batch_size(batch)
     if not data:
         raise ConfigError("No data to compare on; expected at least one --data DATA.")
@@ -105,15 +110,15 @@ def evaluate(
             labels=labels,
             metrics=list(dict.fromkeys([*metric, *needed])) if metric else None,
             latency=latency,
+            details=html_target is not None,
             samples=samples,
             shuffle=shuffle,
             batch=at_once,
             num_threads=threads,
             progress=progress,
         )
-    if json_target is not None:
-        out.json(report.to_dict(), json_target)
-    if json_target != STDOUT:
+    write_forms(out, report, forms)
+    if STDOUT not in forms.values():
         show_report(out, report)
     for note in report.notes:
         out.note(note)
