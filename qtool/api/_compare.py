@@ -25,6 +25,9 @@ def compare_models(
     engine: str = "ort",
     labels: str | None = None,
     metrics: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    ctc_blank: int | None = None,
+    word_separator: int | None = None,
     latency: bool = True,
     samples: int | None = None,
     shuffle: int | None = None,
@@ -38,10 +41,13 @@ def compare_models(
         float_model: The reference; its outputs are computed once for all.
         candidates: Quantized forms of it.
         data: Samples of its inputs.
-        rank: The metric that stands for accuracy; by default the first one against labels, else the SQNR.
+        rank: The metric that stands for accuracy; by default the one that belongs to the labels, else the SQNR.
         engine: What runs the candidates; see :func:`evaluate`. With another one than ``ort`` nothing is timed.
         labels: Key of the labels in the data.
-        metrics: Names of metrics; by default all that the data allow. That of ``rank`` is always among them.
+        metrics: Names of metrics, as :func:`evaluate` takes them. That of ``rank`` is always among them.
+        outputs: Names of the outputs to compare; by default all.
+        ctc_blank: Class that is the blank, if the output of the labels holds CTC scores.
+        word_separator: Id between words, for the word error rate.
         latency: Whether to time the models, all in turn.
         samples: Use this many samples, the first in order; by default all.
         shuffle: Seed of the order in which the samples are taken; by default that of the data.
@@ -55,8 +61,9 @@ def compare_models(
         DataError: If samples or labels do not fit.
     """
     from qtool.calibrate.samples import open_samples
-    from qtool.evaluate.candidates import choose_accuracy, compare_reports
+    from qtool.evaluate.candidates import compare_reports
     from qtool.evaluate.compare import compare_all
+    from qtool.evaluate.gates import with_required
     from qtool.evaluate.metrics import select_metrics
     from qtool.prepare.load import load_model
     from qtool.runtime import require_engine
@@ -64,9 +71,8 @@ def compare_models(
     if not candidates:
         raise ConfigError("No candidates to compare; expected at least one model.")
     require_engine(engine)
-    names = None if metrics is None else list(dict.fromkeys([*metrics, *([] if rank is None else [rank])]))
-    chosen = select_metrics(names, labels=labels is not None)
-    accuracy = choose_accuracy(rank, chosen)
+    names = with_required(metrics, [] if rank is None else [rank])
+    select_metrics(names, labels=labels is not None, separator=word_separator, blank=ctc_blank)  # before the work
     reference = parsed(float_model)
     opened = open_samples(
         data,
@@ -82,10 +88,13 @@ def compare_models(
             opened,
             engine=engine,
             labels=labels,
-            metrics=[metric.name for metric in chosen],
+            metrics=names,
+            outputs=outputs,
+            ctc_blank=ctc_blank,
+            word_separator=word_separator,
             num_threads=num_threads,
             batch_size=batch,
             latency=latency,
             progress=Clock(progress).progress("evaluate"),
         )
-    return compare_reports(reports, accuracy)
+    return compare_reports(reports, rank)

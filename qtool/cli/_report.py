@@ -27,7 +27,7 @@ def show_report(out: Output, report: Report) -> None:
         if number:
             out.data("")
         out.data(table.title)
-        out.table(table.columns, table.rows, right=table.columns[1:])
+        out.table(table.columns, table.rows, right=table.columns[1:] if table.figures else ())
 
 
 FORMS = {"json": "JSON file", "markdown": "Markdown file", "junit": "JUnit file", "html": "HTML file"}

@@ -36,20 +36,32 @@ def compare(
     shuffle: opt.Shuffle = None,
     labels: Annotated[
         str | None,
-        typer.Option("--labels", metavar="KEY", show_default=False, help="Array of the data that holds class labels."),
+        typer.Option("--labels", metavar="KEY", show_default=False, help="Array that holds the right answers."),
     ] = None,
     rank: Annotated[
         str | None,
         typer.Option(
             "--rank",
             metavar="METRIC",
-            show_default="the first metric against labels, else sqnr",
+            show_default="the metric that belongs to the labels, else sqnr",
             help="The metric that stands for accuracy where the best are marked.",
         ),
     ] = None,
     metric: Annotated[
         list[str] | None,
-        typer.Option("--metric", metavar="NAME", show_default="all that apply", help="Compute only this. Repeatable."),
+        typer.Option("--metric", metavar="NAME", show_default="the usual ones", help="Compute only this. Repeatable."),
+    ] = None,
+    output: Annotated[
+        list[str] | None,
+        typer.Option("--output", metavar="NAME", show_default="all", help="Compare only this output. Repeatable."),
+    ] = None,
+    ctc_blank: Annotated[
+        int | None,
+        typer.Option("--ctc-blank", metavar="ID", min=0, show_default=False, help="The output holds CTC scores."),
+    ] = None,
+    word_separator: Annotated[
+        int | None,
+        typer.Option("--word-separator", metavar="ID", min=0, show_default=False, help="Id between words, for wer."),
     ] = None,
     engine: Annotated[
         str,
@@ -87,7 +99,10 @@ def compare(
             rank=rank,
             engine=engine,
             labels=labels,
-            metrics=metric,
+            metrics=metric or None,
+            outputs=output or None,
+            ctc_blank=ctc_blank,
+            word_separator=word_separator,
             latency=latency,
             samples=samples,
             shuffle=shuffle,

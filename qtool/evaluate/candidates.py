@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qtool.errors import ConfigError
-from qtool.evaluate.metrics.base import Metric
 from qtool.evaluate.report import Json, Report, encode
 
 SCHEMA_VERSION = 1
@@ -73,33 +72,31 @@ class Comparison:
         }
 
 
-def choose_accuracy(wanted: str | None, metrics: Sequence[Metric]) -> str:
+def choose_accuracy(report: Report, wanted: str | None) -> str:
     """The metric that stands for accuracy.
 
     Args:
+        report: An evaluation.
         wanted: What the caller asks for.
-        metrics: Those of the evaluation.
 
     Returns:
-        What is wanted; else the first metric against labels, else the SQNR, else the first one there is.
+        What is wanted; else the one that stands for the labels, else the SQNR, else the first one there is.
 
     Raises:
-        ConfigError: If what is wanted is not computed, or nothing is.
+        ConfigError: If what is wanted is not computed or has no direction, or nothing else is there.
     """
-    computed = [metric.name for metric in metrics]
-    if wanted is not None:
-        if wanted not in computed:
-            raise ConfigError(
-                f"Candidates cannot be ranked by '{wanted}'; expected one of the metrics computed: "
-                f"{', '.join(computed) or 'none'}."
-            )
-        return wanted
-    if not computed:
+    ranking = [name for name in report.metrics if report.metric(name).higher_is_better is not None]
+    if wanted is not None and wanted not in ranking:
+        raise ConfigError(
+            f"Candidates cannot be ranked by '{wanted}'; expected one of the metrics computed, of which it is known "
+            f"whether more is better: {', '.join(ranking) or 'none'}."
+        )
+    if not ranking:
         raise ConfigError("No metric is computed that candidates could be ranked by.")
-    labelled = [metric.name for metric in metrics if metric.needs_labels]
-    if labelled:
-        return labelled[0]
-    return DEFAULT_ACCURACY if DEFAULT_ACCURACY in computed else computed[0]
+    for name in (wanted, report.primary, DEFAULT_ACCURACY):
+        if name is not None and name in ranking:
+            return name
+    return ranking[0]
 
 
 def compare_reports(reports: Sequence[Report], accuracy: str | None = None) -> Comparison:
@@ -112,8 +109,7 @@ def compare_reports(reports: Sequence[Report], accuracy: str | None = None) -> C
     Raises:
         ConfigError: If the metric is none of the reports'.
     """
-    first = reports[0]
-    chosen = choose_accuracy(accuracy, [first.metric(name) for name in first.metrics])
+    chosen = choose_accuracy(reports[0], accuracy)
     usable = [is_usable(report, chosen) for report in reports]
     best = tuple(
         mine

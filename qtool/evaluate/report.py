@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from qtool.evaluate.attribution.report import Attribution, Sensitivity
 from qtool.evaluate.details import Details
-from qtool.evaluate.metrics import METRICS
+from qtool.evaluate.metrics import METRICS, PRIMARY
 from qtool.evaluate.metrics.base import Metric
 
 SCHEMA_VERSION = 1
@@ -254,6 +254,8 @@ class Report:
         layers: Which quantized operator the noise comes from, if that was asked for.
         sensitivity: What each quantized operator alone gains in float, if that was asked for.
         details: What both files are, if that was asked for.
+        labels: Key of the labels, or None without.
+        label_kind: What the labels are, in words; None without.
     """
 
     float_model: str | None
@@ -272,23 +274,37 @@ class Report:
     layers: Attribution | None = None
     sensitivity: Sensitivity | None = None
     details: Details | None = None
+    labels: str | None = None
+    label_kind: str | None = None
 
     @property
     def passed(self) -> bool:
         """Whether nothing failed: no gate, and nothing that fails without one."""
         return not self.failures and all(gate.passed for gate in self.gates)
 
+    @property
+    def primary(self) -> str | None:
+        """The metric that stands for accuracy, if it was computed."""
+        name = next((PRIMARY[kind] for kind in PRIMARY if kind.value == self.label_kind), None)
+        return name if name in self.metrics else None
+
     def metric(self, name: str) -> Metric:
         """What is known about one of ``metrics``: title, unit, direction, bounds."""
         return next((metric for metric in self.custom if metric.name == name), None) or METRICS[name]
 
-    def worst(self, metric: str) -> tuple[str, float] | None:
-        """The worst output by a metric and its value; a NaN is worse than any number, None if no output has a value."""
+    def worst(self, metric: str, *, over: bool = False) -> tuple[str, float] | None:
+        """The worst output by a metric and its value; a NaN is worse than any number, None if no output has a value.
+
+        Args:
+            metric: One of ``metrics``.
+            over: Of a metric whose direction nobody knows: whether a large value is bad.
+        """
         values = [(output.name, value) for output in self.outputs if (value := output.values.get(metric)) is not None]
         broken = [pair for pair in values if math.isnan(pair[1])]
         if broken:
             return broken[0]
-        choose = min if self.metric(metric).higher_is_better else max
+        higher_is_better = self.metric(metric).higher_is_better
+        choose = max if higher_is_better is False or (higher_is_better is None and over) else min
         return choose(values, key=lambda pair: pair[1], default=None)
 
     def to_dict(self) -> dict[str, Json]:
@@ -298,6 +314,8 @@ class Report:
             "float_model": self.float_model,
             "quantized_model": self.quantized_model,
             "engine": self.engine,
+            "labels": self.labels,
+            "label_kind": self.label_kind,
             "samples": self.samples,
             "sources": [source.to_dict() for source in self.sources],
             "metrics": [

@@ -19,7 +19,8 @@ def comparison(**changes):
 def test_what_reaches_the_api(api, qtool_command):
     fake = api(compare_models=comparison())
     choice = ("--samples", "3", "--shuffle", "1", "--batch", "2", "--threads", "2", "--no-latency", "--engine", "spec")
-    ended = qtool_command("compare", *ARGS, "--labels", "t", "--rank", "top1", "--metric", "sqnr", *choice)
+    ids = ("--output", "y", "--ctc-blank", "0", "--word-separator", "3")
+    ended = qtool_command("compare", *ARGS, "--labels", "t", "--rank", "top1", "--metric", "sqnr", *ids, *choice)
     assert ended.code == 0
     ((_, positional, passed),) = fake.calls
     assert positional == (Path("m.onnx"), [Path("a.onnx"), Path("b.onnx")], ["e.npz"])
@@ -28,6 +29,9 @@ def test_what_reaches_the_api(api, qtool_command):
         "engine": "spec",
         "labels": "t",
         "metrics": ["sqnr"],
+        "outputs": ["y"],
+        "ctc_blank": 0,
+        "word_separator": 3,
         "latency": False,
         "samples": 3,
         "shuffle": 1,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 import qtool
 from qtool.errors import ConfigError, ModelError
 from qtool.evaluate.candidates import choose_accuracy, compare_reports
-from qtool.evaluate.metrics import METRICS
+from qtool.evaluate.metrics.base import LabelKind
 from qtool.evaluate.report import Latency, OutputReport, Report, Sizes
 from qtool.evaluate.writers.comparison import comparison_table, write_markdown
 from qtool.runtime import create_session
@@ -75,14 +76,16 @@ def test_for_an_error_less_is_better():
 
 
 def test_what_stands_for_accuracy():
-    def chosen(wanted: str | None, *names: str) -> str:
-        return choose_accuracy(wanted, [METRICS[name] for name in names])
+    def chosen(wanted: str | None, *names: str, kind: LabelKind | None = None) -> str:
+        report = candidate("a", 40, 300, None)
+        return choose_accuracy(replace(report, metrics=names, label_kind=None if kind is None else kind.value), wanted)
 
-    assert chosen(None, "cosine", "sqnr", "top1", "top5") == "top1"
+    assert chosen(None, "cosine", "sqnr", "top5", "top1", kind=LabelKind.CLASSES) == "top1"
+    assert chosen(None, "cosine", "sqnr", "mae", "r2", kind=LabelKind.TARGETS) == "r2"
     assert chosen(None, "cosine", "sqnr") == "sqnr"
     assert chosen(None, "cosine") == "cosine"
     assert chosen("cosine", "cosine", "sqnr") == "cosine"
-    with pytest.raises(ConfigError, match="by 'top1'; expected one of the metrics computed: sqnr"):
+    with pytest.raises(ConfigError, match="by 'top1'; expected one of the metrics computed"):
         chosen("top1", "sqnr")
     with pytest.raises(ConfigError, match="No metric"):
         chosen(None)

@@ -35,7 +35,7 @@ def change(value: float | None, metric: Metric) -> str:
     """A difference of two values of a metric with its sign; those of shares are in percentage points."""
     if value is None:
         return "-"
-    if metric.bounds == (0.0, 1.0):
+    if metric.share:
         return f"{100 * value:+.2f} pp"
     return f"{value:+.4g}{f' {metric.unit}' if metric.unit else ''}"
 
@@ -47,7 +47,7 @@ def interval(statistic: Statistic, metric: Metric) -> str:
     low, high = statistic.interval
     if statistic.delta is not None:
         return f"{change(low, metric)} … {change(high, metric)}"
-    if metric.bounds == (0.0, 1.0):
+    if metric.share:
         return f"{100 * low:.2f} … {100 * high:.2f} %"
     unit = f" {metric.unit}" if metric.unit else ""
     return f"{low:.4g} … {high:.4g}{unit}"

@@ -146,8 +146,7 @@ def _tiles(report: Report) -> list[Tile]:
                 f"{latency.float_ms:.4g} → {latency.quantized_ms:.4g} ms, batch {latency.batch_size}{threads}",
             )
         )
-    labelled = [name for name in report.metrics if report.metric(name).needs_labels]
-    for name in (labelled[:1] or ["top1_agreement"]) + ["sqnr"]:
+    for name in (report.primary or "top1_agreement", "sqnr"):
         worst = report.worst(name) if name in report.metrics else None
         if worst is None:
             continue
@@ -168,7 +167,7 @@ def _tiles(report: Report) -> list[Tile]:
 def percent_or_value(value: float, name: str, report: Report) -> str:
     """A value with its unit; shares in percent."""
     metric = report.metric(name)
-    if metric.bounds == (0.0, 1.0) and math.isfinite(value):
+    if metric.share and math.isfinite(value):
         return f"{100 * value:.2f} %"
     return f"{format_value(value, metric)}{f' {metric.unit}' if metric.unit else ''}"
 
