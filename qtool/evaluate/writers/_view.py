@@ -311,6 +311,9 @@ def _describe(view: View, details: Details, names: list[str]) -> None:
         *view.hashes,
     ]
     view.settings = _settings(details)
+    recorded = [("float model as recorded", "", text) for text in _hashes(quantized.metadata.get("source.sha256"))]
+    view.hashes += [] if details.made_from_float else recorded
+    view.hashes += [("calibration data", "", text) for text in _hashes(quantized.metadata.get("calibration.sha256"))]
     view.origin = {
         None: "The quantized model does not say which float model it was made from.",
         True: "The quantized model was made from this very float model: the hashes agree.",
@@ -324,12 +327,25 @@ def _settings(details: Details) -> list[tuple[str, str]]:
     quantized = details.quantized_model
     rows = [("opset", str(quantized.opset or ABSENT)), ("IR version", str(quantized.ir_version or ABSENT))]
     for key, value in quantized.metadata.items():
+        if key.endswith("sha256"):
+            continue
         config = _mapping(value) if key == "config" else None
         if config is None:
             rows.append(("qtool version" if key == "version" else key.replace(".", " "), one_line(value)))
         else:
             rows += [(one_line(name), one_line(_shown(item))) for name, item in config.items()]
     return rows
+
+
+def _hashes(text: str | None) -> list[str]:
+    """One hash, or a JSON list of them."""
+    if text is None:
+        return []
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    return [one_line(str(item)) for item in (value if isinstance(value, list) else [text])]
 
 
 def _mapping(text: str) -> dict[str, Any] | None:

@@ -232,3 +232,31 @@ def test_a_model_that_does_not_say_where_it_is_from():
     assert details is not None
     for made, words in ((None, "does not say"), (False, "the hashes differ"), (True, "the hashes agree")):
         assert words in view_of(small(details=replace(details, made_from_float=made))).origin
+
+
+def test_text_on_bars_can_be_read_in_both_themes():
+    def light(color: str) -> float:
+        channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    (style,) = re.findall("<style>(.*?)</style>", written(small()), re.DOTALL)
+    text, *bars = (re.findall(rf"--{name}: (#[0-9a-f]{{6}})", style) for name in ("on-bar", "float", "code", "other"))
+    assert len(text) == 2
+    for theme, ink in enumerate(text):
+        for bar in bars:
+            dark, bright = sorted((light(ink), light(bar[theme])))
+            assert (bright + 0.05) / (dark + 0.05) >= 4.5, bar[theme]
+
+
+def test_hashes_that_the_model_records_stand_with_the_others():
+    details = full().details
+    assert details is not None
+    metadata = {"calibration.sha256": '["aa", "bb"]', "source.sha256": "cc"}
+    for made, kinds in ((True, []), (False, [("float model as recorded", "", "cc")])):
+        changed = replace(
+            details, made_from_float=made, quantized_model=replace(details.quantized_model, metadata=metadata)
+        )
+        view = view_of(small(details=changed))
+        assert view.hashes[2:] == [*kinds, ("calibration data", "", "aa"), ("calibration data", "", "bb")]
+        assert [name for name, _ in view.settings] == ["opset", "IR version"]
