@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qtool.api.clock import Clock
@@ -31,6 +32,7 @@ def evaluate(
     fail_over: Mapping[str, float | str] | Sequence[str] = (),
     min_agreement: float | None = None,
     latency: bool = True,
+    details: bool = False,
     samples: int | None = None,
     shuffle: int | None = None,
     batch: int | None = None,
@@ -59,6 +61,7 @@ def evaluate(
         fail_over: Upper limits, ``{"kl": 0.01, "drop": "0.5pp"}``.
         min_agreement: Percent of decisions that must stay the same.
         latency: Whether to time both models; with another engine than ``ort`` they are not timed.
+        details: Whether to describe both files too: hashes, settings, sizes of tensors.
         samples: Use this many samples, the first in order; by default all.
         shuffle: Seed of the order in which the samples are taken; by default that of the data.
         batch: Largest number of samples in a run; by default chosen by their size.
@@ -80,6 +83,7 @@ def evaluate(
     from qtool.calibrate.samples import open_samples
     from qtool.evaluate import gates as gating
     from qtool.evaluate.compare import compare
+    from qtool.evaluate.details import model_details
     from qtool.prepare.load import load_model
     from qtool.runtime import require_engine
 
@@ -122,4 +126,5 @@ def evaluate(
             num_threads=num_threads,
             progress=progress,
         )
+    report = replace(report, details=model_details(reference, candidate)) if details else report
     return gating.judged(report, gates)

@@ -41,6 +41,37 @@ JsonTarget = Annotated[
         rich_help_panel=RUN,
     ),
 ]
+MarkdownTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--markdown",
+        metavar="FILE|-",
+        show_default=False,
+        help="Write the result as Markdown, for a comment on a change, to FILE, or to stdout for '-'.",
+        rich_help_panel=RUN,
+    ),
+]
+JUnitTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--junit",
+        metavar="FILE|-",
+        show_default=False,
+        help="Write JUnit XML with a test case per gate, which CI shows, to FILE, or to stdout for '-'.",
+        rich_help_panel=RUN,
+    ),
+]
+HtmlTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--html",
+        metavar="FILE|-",
+        show_default=False,
+        help="Write a report with charts as one HTML file that needs nothing else to FILE, or to stdout for '-'. Needs "
+        r"the extra 'report': pip install 'qtool\[report]'.",
+        rich_help_panel=RUN,
+    ),
+]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="List everything that is otherwise summarized.", rich_help_panel=RUN)
 ]

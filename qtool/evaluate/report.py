@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from qtool.evaluate.attribution.report import Attribution, Sensitivity
+from qtool.evaluate.details import Details
 from qtool.evaluate.metrics import METRICS, PRIMARY
 from qtool.evaluate.metrics.base import Metric
 
@@ -250,10 +251,11 @@ class Report:
         failures: What makes the quantized model unusable whatever the gates say, one line each.
         gates: The thresholds that were asked for, in that order, each with its outcome.
         custom: Metrics of the user's own among ``metrics``.
-        labels: Key of the labels, or None without.
-        label_kind: What the labels are, in words; None without.
         layers: Which quantized operator the noise comes from, if that was asked for.
         sensitivity: What each quantized operator alone gains in float, if that was asked for.
+        details: What both files are, if that was asked for.
+        labels: Key of the labels, or None without.
+        label_kind: What the labels are, in words; None without.
     """
 
     float_model: str | None
@@ -269,10 +271,11 @@ class Report:
     failures: tuple[str, ...] = ()
     gates: tuple[GateResult, ...] = ()
     custom: tuple[Metric, ...] = ()
-    labels: str | None = None
-    label_kind: str | None = None
     layers: Attribution | None = None
     sensitivity: Sensitivity | None = None
+    details: Details | None = None
+    labels: str | None = None
+    label_kind: str | None = None
 
     @property
     def passed(self) -> bool:
@@ -333,6 +336,7 @@ class Report:
             "gates": [gate.to_dict() for gate in self.gates],
             "layers": None if self.layers is None else self.layers.to_dict(),
             "sensitivity": None if self.sensitivity is None else self.sensitivity.to_dict(),
+            "details": None if self.details is None else self.details.to_dict(),
         }
 
 

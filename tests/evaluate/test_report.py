@@ -155,6 +155,7 @@ def test_json_is_strict_and_complete() -> None:
         ],
         "layers": None,
         "sensitivity": None,
+        "details": None,
     }
     assert SCHEMA_VERSION == 1
 
