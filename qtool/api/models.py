@@ -47,8 +47,11 @@ def _is_tensor(value: ir.Value) -> bool:
 
 
 def tensors_of(model: ir.Model) -> list[str]:
-    """Names of the inputs of a model's graph and of the outputs of its nodes."""
-    outputs = [v.name or "" for node in model.graph for v in node.outputs]
+    """Names of the inputs of a model's graph and of the outputs of its nodes, those in branches of If too."""
+    from qtool.prepare.branches import if_branches
+
+    graphs = (model.graph, *if_branches(model.graph))
+    outputs = [v.name or "" for graph in graphs for node in graph for v in node.outputs]
     return [*(v.name or "" for v in model.graph.inputs), *outputs]
 
 

@@ -14,7 +14,8 @@ import onnx_ir as ir
 from qtool.calibrate.statistics import Statistics
 from qtool.config import QuantConfig
 from qtool.plan.accumulator import wrap_note
-from qtool.plan.analysis import Graph, subgraph_nodes
+from qtool.plan.analysis import Graph
+from qtool.plan.bodies import loop_skips, planned_graphs
 from qtool.plan.decide import Round, last_value
 from qtool.plan.ops import handlers
 from qtool.plan.ops.base import PlanContext
@@ -50,7 +51,27 @@ def build_plan(
     Raises:
         ModelError: If a weight that would be quantized holds NaN or Inf.
     """
-    graph = Graph(model.graph)
+    return _whole([_graph_plan(graph, config, selection, statistics) for graph in planned_graphs(model)])
+
+
+def _whole(parts: list[Plan]) -> Plan:
+    """The plans of a model's graphs as one."""
+    tensors: dict[str, QParams | None] = {}
+    types: dict[str, str] = {}
+    for part in parts:
+        tensors |= part.tensors
+        types |= part.absorbed_types
+    return Plan(
+        tuple(d for part in parts for d in part.decisions),
+        tuple(s for part in parts for s in part.skips),
+        tensors,
+        sum(part.nodes for part in parts),
+        types,
+        tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+    )
+
+
+def _graph_plan(graph: Graph, config: QuantConfig, selection: Selection, statistics: Statistics | None) -> Plan:
     state = _State()
     while True:
         ctx = PlanContext(graph, config, selection, statistics, state.separate_joins)
@@ -83,9 +104,9 @@ def _plan(
 ) -> Plan:
     absorbed = {name for d in decisions for name in d.absorbed}
     ordered = tuple(skips[id(n)] for n in graph.nodes if id(n) in skips and (n.name or "") not in absorbed)
-    total = len(graph.nodes) + subgraph_nodes(graph.ir)
+    ordered += tuple(loop_skips(graph.ir))
     types = {n.name or "": n.op_type for n in graph.nodes if n.name in absorbed}
-    return Plan(tuple(decisions), ordered, tensors, total, types, tuple(notes))
+    return Plan(tuple(decisions), ordered, tensors, len(decisions) + len(types) + len(ordered), types, tuple(notes))
 
 
 def _vetoes(ctx: PlanContext, state: _State) -> dict[str, str]:
@@ -121,6 +142,8 @@ def _without_statistics(ctx: PlanContext, decision: Decision) -> str | None:
         seen = ctx.statistics.get(name)
         if seen is None or seen.count == 0:
             return f"'{name}' was never produced by the calibration data"
+        if ctx.graph.is_branch and ctx.graph.values[name].dtype is None:
+            return f"the type of '{name}', inside a branch, is not known"
         if seen.pos_inf or seen.neg_inf:
             return f"'{name}' holds infinities, which no range can hold"
         if seen.finite == 0:
@@ -143,7 +166,7 @@ def _quantized_values(graph: Graph, decisions: list[Decision]) -> dict[str, ir.V
     """The activations that some decision reads or writes quantized, in graph order."""
     names = {t for d in decisions for _, t in d.inputs} | {t for d in decisions for t in d.outputs}
     ordered: dict[str, ir.Value] = {}
-    for value in [*graph.ir.inputs, *(o for node in graph.nodes for o in node.outputs)]:
+    for value in [*graph.ir.inputs, *(o for node in graph.ir for o in node.outputs)]:
         if value.name in names:
             ordered[value.name or ""] = value
     assert len(ordered) == len(names), "Bug: a decision names a tensor that is not in the graph"
