@@ -229,8 +229,8 @@ NoPrepare = Annotated[
     typer.Option(
         "--prepare/--no-prepare",
         show_default="prepare",
-        help="Fold, evaluate and inline in the float graph first, or take it as it is but for what a plan needs: names, "
-        "constants as initializers, an opset that is high enough.",
+        help="Fold, evaluate and inline in the float graph first, or take it as it is but for what a plan needs: "
+        "names, constants as initializers, an opset that is high enough.",
         rich_help_panel=QUANTIZATION,
     ),
 ]

@@ -38,6 +38,7 @@ def calibrate(
     samples: opt.SampleCount = None,
     shuffle: opt.Shuffle = None,
     on_nan: opt.OnNan = "stop",
+    prepare: opt.NoPrepare = None,
     config: opt.ConfigFile = None,
     output: Annotated[
         Path | None,
@@ -101,6 +102,7 @@ def calibrate(
                 model,
                 data,
                 output=target,
+                prepare=prepare,
                 config=config,
                 samples=samples,
                 shuffle=shuffle,
