@@ -61,6 +61,7 @@ def prepare(
         DataError: For samples that do not fit.
         VerificationError: If the result does not check, load, run or keep its interface; nothing is put in place.
     """
+    from qtool.plan.ops import handlers
     from qtool.prepare.graph_edits import ORIGIN_KEY
     from qtool.prepare.load import describe_source, load_model
     from qtool.prepare.prepare import prepare as prepare_model
@@ -77,7 +78,13 @@ def prepare(
             check_destination(destination, path, force=force, source_data=source.data_files, inputs=files_of(calib))
         refuse_quantized(loaded, force=force)
         given = _opset_of(loaded)
-        prepared = prepare_model(loaded, min_opset=opset or given or _DEFAULT_OPSET, min_ir=_MIN_IR, bodies=True)
+        prepared = prepare_model(
+            loaded,
+            min_opset=opset or given or _DEFAULT_OPSET,
+            min_ir=_MIN_IR,
+            bodies=True,
+            inline=tuple(handlers()),
+        )
         if prepared.obstacle is not None:
             raise prepared.obstacle
         for node in prepared.model.graph.all_nodes():
@@ -122,7 +129,7 @@ def prepare(
             raise VerificationError(error.message.replace("quantized", "prepared"), hint=error.hint) from error
         finally:
             cleanup()
-    notes += [*published.notes, *_far_from_source(published.sqnr_db)]
+    notes += [*published.notes, *_far_from_source(published.sqnr_db, made_up=opened is None)]
     return PrepareResult(
         model_path=published.path,
         model=proto,
@@ -159,10 +166,11 @@ def _node_count(model: ir.Model) -> int:
     return sum(1 for _ in model.graph.all_nodes())
 
 
-def _far_from_source(sqnr_db: Mapping[str, float]) -> Iterable[str]:
+def _far_from_source(sqnr_db: Mapping[str, float], *, made_up: bool) -> Iterable[str]:
+    hint = "Random samples may drive a model to where its output is all but 0: give real ones with --calib"
     for name, value in sqnr_db.items():
         if value < _ROUNDING_DB:
             yield (
-                f"output '{name}' is {value:.1f} dB from the source model's: more than rounding, unless the model is "
-                "random or decides on the last bits of a number"
+                f"output '{name}' is {value:.1f} dB from the source model's, which is more than rounding. "
+                f"{hint if made_up else 'Models that are random, or decide on the last bits of a number, do that'}."
             )

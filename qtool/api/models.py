@@ -129,11 +129,13 @@ def as_proto(
 def as_runnable(
     model: ModelLike, loaded: ir.Model, prepared: ir.Model
 ) -> tuple[str | Path | onnx.ModelProto, Path | None, Callable[[], None]]:
-    """The user's own model, for the runtime; or its prepared form if the runtime would refuse its node names."""
+    """The user's own model, for the runtime; or another form of it if the runtime would refuse its names or order."""
+    from qtool.prepare.load import SORTED_KEY
+
     names = [node.name for node in loaded.graph if node.name]
     if len(names) != len(set(names)):
         return as_proto(prepared)
-    if isinstance(model, (str, os.PathLike)):
+    if isinstance(model, (str, os.PathLike)) and SORTED_KEY not in loaded.meta:
         return Path(model), None, _nothing
     return as_proto(loaded)
 

@@ -71,6 +71,7 @@ def prepared_for(loaded: ir.Model, settings: QuantConfig) -> tuple[Prepared, Qua
 
 
 def _prepare_for(loaded: ir.Model, settings: QuantConfig) -> Prepared:
+    from qtool.plan.ops import handlers
     from qtool.prepare.prepare import prepare
     from qtool.runtime.capability import highest_quantizing_opset
 
@@ -78,7 +79,12 @@ def _prepare_for(loaded: ir.Model, settings: QuantConfig) -> Prepared:
     if settings.dynamic:
         # no operator of dynamic mode has a version above 11, and scales per column need none
         return prepare(
-            loaded, min_opset=DYNAMIC_FLOOR[0], min_ir=DYNAMIC_FLOOR[1], bodies=True, optional=settings.prepare
+            loaded,
+            min_opset=DYNAMIC_FLOOR[0],
+            min_ir=DYNAMIC_FLOOR[1],
+            bodies=True,
+            optional=settings.prepare,
+            inline=(*handlers(), "LSTM"),
         )
     floors = [
         qdtype(settings.activations).floor(),
@@ -93,6 +99,7 @@ def _prepare_for(loaded: ir.Model, settings: QuantConfig) -> Prepared:
         bodies=True,
         captures=True,
         optional=settings.prepare,
+        inline=tuple(handlers()),
     )
 
 

@@ -6,7 +6,7 @@ before the folds, dead branches before anything looks at a weight.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -22,9 +22,11 @@ from qtool.prepare.hide_initializer_inputs import HideInitializerInputsPass
 from qtool.prepare.infer_shapes import InferShapesPass
 from qtool.prepare.inline_functions import InlineFunctionsPass
 from qtool.prepare.lift_constants import LiftConstantsPass
+from qtool.prepare.load import SORTED_KEY
 from qtool.prepare.load_attribute_tensors import LoadAttributeTensorsPass
 from qtool.prepare.localize_captures import LocalizeCapturesPass
 from qtool.prepare.lower_opset import LowerOpsetPass
+from qtool.prepare.merge_clamps import MergeClampsPass
 from qtool.prepare.merge_opset_imports import MergeOpsetImportsPass
 from qtool.prepare.name_nodes import NameNodesPass
 from qtool.prepare.normalize_gemm import NormalizeGemmPass
@@ -80,6 +82,7 @@ def prepare(
     bodies: bool = False,
     captures: bool = False,
     optional: bool = True,
+    inline: Collection[str] | None = None,
 ) -> Prepared:
     """Normalize a copy of the model.
 
@@ -97,6 +100,8 @@ def prepare(
             normalized. What a plan cannot do without runs anyway: names, one opset import per domain, constants as
             initializers, the opset and IR version that quantized operators need, inferred shapes, and the forms of
             pools and Resize that the runtime takes.
+        inline: Operators of ``ai.onnx`` for whose sake a call of a local function is inlined, where the function holds
+            one; None for all calls. Where the opset changes, all calls are: functions cannot be converted.
 
     Raises:
         ModelError: If the model cannot be copied.
@@ -126,7 +131,9 @@ def prepare(
     shapes = InferShapesPass(bodies=bodies)
     run(MergeOpsetImportsPass())
     if optional:
-        run(InlineFunctionsPass())
+        given = copy.graph.opset_imports.get("", min_opset)
+        kept = min_opset <= given <= (given if max_opset is None else max_opset)
+        run(InlineFunctionsPass(inline if kept else None))
     run(HideInitializerInputsPass(), lift, LoadAttributeTensorsPass(), shapes)
     obstacle = None
     try:
@@ -141,11 +148,12 @@ def prepare(
         folds = (FoldBatchNormPass(bodies=bodies), FoldConvMulPass(bodies=bodies), FoldConvAddPass(bodies=bodies))
         while run(*folds):
             pass
-        run(FoldPadPass(bodies=bodies), NormalizeGemmPass(bodies=bodies))
+        run(FoldPadPass(bodies=bodies), MergeClampsPass(bodies=bodies), NormalizeGemmPass(bodies=bodies))
         run(*([ShareConstantsPass()] if bodies else []))
     run(NormalizePoolPass(bodies=bodies), NormalizeResizePass(bodies=bodies), *([dead] if optional else []))
     run(*([LocalizeCapturesPass()] if captures else []), shapes)
-    actions = dict.fromkeys(line for step in passes for line in step.actions)
+    actions = dict.fromkeys(["put the nodes in order"] if SORTED_KEY in model.meta else [])
+    actions |= dict.fromkeys(line for step in passes for line in step.actions)
     return Prepared(copy, source_nodes, tuple(actions), obstacle)
 
 
