@@ -43,6 +43,7 @@ _FLAGS = (
     "allow_empty",
     "weight_only",
     "matmul_nbits",
+    "prepare",
 )
 # settings that only mean something where activations are calibrated
 _OF_CALIBRATION = {
@@ -76,6 +77,7 @@ class QuantConfig:
         block: Elements per scale along the summed axis (weight-only mode); None for what the type usually has.
         scale_type: ``float8e8m0`` for the MX formats (weight-only mode); None for the weight's own type.
         matmul_nbits: Write ``com.microsoft.MatMulNBits`` instead of DequantizeLinear (weight-only mode).
+        prepare: Fold, evaluate and inline in the float graph first; otherwise only what a plan cannot do without.
     """
 
     format: str = "qlinear"
@@ -94,6 +96,7 @@ class QuantConfig:
     block: int | None = None
     scale_type: str | None = None
     matmul_nbits: bool = False
+    prepare: bool = True
 
     def __post_init__(self) -> None:
         for name in ("include", "exclude"):  # lists come from TOML and from callers

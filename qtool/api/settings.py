@@ -71,20 +71,35 @@ def prepared_for(loaded: ir.Model, settings: QuantConfig) -> tuple[Prepared, Qua
 
 
 def _prepare_for(loaded: ir.Model, settings: QuantConfig) -> Prepared:
+    from qtool.plan.ops import handlers
     from qtool.prepare.prepare import prepare
     from qtool.runtime.capability import highest_quantizing_opset
 
     opset = loaded.graph.opset_imports.get("", loaded.graph.opset_imports.get("ai.onnx", 0))
     if settings.dynamic:
         # no operator of dynamic mode has a version above 11, and scales per column need none
-        return prepare(loaded, min_opset=DYNAMIC_FLOOR[0], min_ir=DYNAMIC_FLOOR[1], bodies=True)
+        return prepare(
+            loaded,
+            min_opset=DYNAMIC_FLOOR[0],
+            min_ir=DYNAMIC_FLOOR[1],
+            bodies=True,
+            optional=settings.prepare,
+            inline=(*handlers(), "LSTM"),
+        )
     floors = [
         qdtype(settings.activations).floor(),
         qdtype(settings.weights).floor(per_axis=settings.per_channel),
     ]
     min_opset, min_ir = max(f[0] for f in floors), max(f[1] for f in floors)
     return prepare(
-        loaded, min_opset=min_opset, min_ir=min_ir, max_opset=max(min_opset, highest_quantizing_opset(opset))
+        loaded,
+        min_opset=min_opset,
+        min_ir=min_ir,
+        max_opset=max(min_opset, highest_quantizing_opset(opset)),
+        bodies=True,
+        captures=True,
+        optional=settings.prepare,
+        inline=tuple(handlers()),
     )
 
 

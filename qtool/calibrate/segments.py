@@ -299,7 +299,7 @@ def _require_known(tensors: Sequence[str], known: set[str]) -> None:
                 f"The model's graph has no tensor '{name}'.",
                 hint=f"Did you mean {' or '.join(repr(n) for n in near)}?"
                 if near
-                else "Only tensors of the top graph can be observed, not those inside If or Loop bodies.",
+                else "Only tensors of the top graph and of If branches can be observed, not those inside Loop bodies.",
             )
 
 

@@ -50,6 +50,7 @@ def calibrate(
         ),
     ] = None,
     on_nan: opt.OnNan = "stop",
+    prepare: opt.NoPrepare = None,
     config: opt.ConfigFile = None,
     output: Annotated[
         Path | None,
@@ -115,6 +116,7 @@ def calibrate(
                 data,
                 output=target,
                 method=method,
+                prepare=prepare,
                 config=config,
                 samples=samples,
                 shuffle=shuffle,

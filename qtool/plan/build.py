@@ -14,7 +14,8 @@ import onnx_ir as ir
 from qtool.calibrate.statistics import Statistics
 from qtool.config import QuantConfig
 from qtool.plan.accumulator import wrap_note
-from qtool.plan.analysis import Graph, subgraph_nodes
+from qtool.plan.analysis import Graph
+from qtool.plan.bodies import loop_skips, planned_graphs
 from qtool.plan.decide import Round, last_value
 from qtool.plan.ops import handlers
 from qtool.plan.ops.base import PlanContext
@@ -59,7 +60,27 @@ def build_plan(
     Raises:
         ModelError: If a weight that would be quantized holds NaN or Inf.
     """
-    graph = Graph(model.graph)
+    return _whole([_graph_plan(graph, config, selection, statistics) for graph in planned_graphs(model)])
+
+
+def _whole(parts: list[Plan]) -> Plan:
+    """The plans of a model's graphs as one."""
+    tensors: dict[str, QParams | None] = {}
+    types: dict[str, str] = {}
+    for part in parts:
+        tensors |= part.tensors
+        types |= part.absorbed_types
+    return Plan(
+        tuple(d for part in parts for d in part.decisions),
+        tuple(s for part in parts for s in part.skips),
+        tensors,
+        sum(part.nodes for part in parts),
+        types,
+        tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+    )
+
+
+def _graph_plan(graph: Graph, config: QuantConfig, selection: Selection, statistics: Statistics | None) -> Plan:
     state = _State()
     while True:
         ctx = PlanContext(
@@ -99,9 +120,9 @@ def _plan(
 ) -> Plan:
     absorbed = {name for d in decisions for name in d.absorbed}
     ordered = tuple(skips[id(n)] for n in graph.nodes if id(n) in skips and (n.name or "") not in absorbed)
-    total = len(graph.nodes) + subgraph_nodes(graph.ir)
+    ordered += tuple(loop_skips(graph.ir))
     types = {n.name or "": n.op_type for n in graph.nodes if n.name in absorbed}
-    return Plan(tuple(decisions), ordered, tensors, total, types, tuple(notes))
+    return Plan(tuple(decisions), ordered, tensors, len(decisions) + len(types) + len(ordered), types, tuple(notes))
 
 
 def _that_do_not_pay(ctx: PlanContext) -> dict[str, str]:
@@ -132,18 +153,20 @@ def _has_no_other_products(ctx: PlanContext, skips: Mapping[int, Skip]) -> bool:
 
 def _without_statistics(ctx: PlanContext) -> dict[str, str]:
     """Decisions to take back because no range can be had for a tensor, with the reason."""
-    if ctx.statistics is None:
-        return {}
     decided = [ctx.decided[id(n)] for n in ctx.graph.nodes if id(n) in ctx.decided]
-    reasons = {d.node: _why_without_range(ctx.statistics, d) for d in decided}
+    reasons = {d.node: _why_without_range(ctx, d) for d in decided}
     return {name: why for name, why in reasons.items() if why is not None}
 
 
-def _why_without_range(statistics: Statistics, decision: Decision) -> str | None:
+def _why_without_range(ctx: PlanContext, decision: Decision) -> str | None:
+    if ctx.statistics is None:
+        return None
     for name in [*(t for _, t in decision.inputs), *decision.outputs]:
-        seen = statistics.get(name)
+        seen = ctx.statistics.get(name)
         if seen is None or seen.count == 0:
             return f"'{name}' was never produced by the calibration data"
+        if ctx.graph.is_branch and ctx.graph.values[name].dtype is None:
+            return f"the type of '{name}', inside a branch, is not known"
         if seen.pos_inf or seen.neg_inf:
             return f"'{name}' holds infinities, which no range can hold"
         if seen.finite == 0:
@@ -166,7 +189,7 @@ def _quantized_values(graph: Graph, decisions: list[Decision]) -> dict[str, ir.V
     """The activations that some decision reads or writes quantized, in graph order."""
     names = {t for d in decisions for _, t in d.inputs} | {t for d in decisions for t in d.outputs}
     ordered: dict[str, ir.Value] = {}
-    for value in [*graph.ir.inputs, *(o for node in graph.nodes for o in node.outputs)]:
+    for value in [*graph.ir.inputs, *(o for node in graph.ir for o in node.outputs)]:
         if value.name in names:
             ordered[value.name or ""] = value
     assert len(ordered) == len(names), "Bug: a decision names a tensor that is not in the graph"
