@@ -32,6 +32,7 @@ def calibrate(
     tensors: Sequence[str] | None = None,
     method: str = "minmax",
     config: QuantConfig | str | os.PathLike[str] | None = None,
+    target: str | None = None,
     samples: int | None = None,
     shuffle: int | None = None,
     batch: int | None = None,
@@ -53,6 +54,7 @@ def calibrate(
         tensors: Names of tensors of the prepared model; by default those that quantizing it with ``config`` needs.
         method: The range method that the statistics are for: it decides whether histograms are filled.
         config: Settings that decide which tensors are wanted.
+        target: What the model will be for; it overrides that of ``config``.
         samples: Use this many samples, the first in order; by default all.
         shuffle: Seed of the order in which the samples are taken; by default that of the data.
         batch: Largest number of samples in a run; by default chosen by their size. Does not change the result.
@@ -86,7 +88,7 @@ def calibrate(
     from qtool.publish import check_statistics_destination
 
     clock = Clock(progress, seconds)
-    settings = resolve_config(config)
+    settings = resolve_config(config, target=target)
     if settings.weight_only or settings.dynamic:
         mode = "Weight-only" if settings.weight_only else "Dynamic"
         raise ConfigError(

@@ -16,7 +16,6 @@ from qtool.config import QuantConfig
 from qtool.plan.accumulator import wrap_note
 from qtool.plan.analysis import Graph, subgraph_nodes
 from qtool.plan.decide import Round, last_value
-from qtool.plan.ops import handlers
 from qtool.plan.ops.base import PlanContext
 from qtool.plan.ops.conv import multiplications, products_per_output, reason_not_to_pay
 from qtool.plan.plan import Decision, Form, Plan, Skip
@@ -106,7 +105,7 @@ def _vetoes(ctx: PlanContext, state: _State) -> dict[str, str]:
 
 
 def _reason_not_to_pay(ctx: PlanContext, node: ir.Node, decision: Decision, total: int | None) -> str | None:
-    if not handlers()[node.op_type].output_always_quantized:
+    if not ctx.writes_codes(node.op_type):
         return None
     value = last_value(ctx.graph, node, decision)
     if ctx.is_wanted(value) or value.is_graph_output():
@@ -193,7 +192,7 @@ def _with_weights(
                 ctx.graph,
                 weights=ctx.weight_dtype,
                 activations=ctx.activation_dtype,
-                per_channel=ctx.config.per_channel,
+                per_channel=ctx.config.per_channel and node.op_type not in ctx.target.per_tensor_weights,
                 symmetric=ctx.config.symmetric_activations,
             )
             weights.append(replace(weight, params=params))
