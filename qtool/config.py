@@ -95,7 +95,7 @@ class QuantConfig:
     matmul_nbits: bool = False
 
     def __post_init__(self) -> None:
-        unusual = self._take_defaults()
+        defaults = self._take_defaults()
         for name in ("include", "exclude"):  # lists come from TOML and from callers
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
         _choice("format", self.format, FORMATS)
@@ -112,7 +112,7 @@ class QuantConfig:
                 "Dynamic mode and weight-only mode are asked for; expected one of them.",
                 hint="Drop --dynamic or --weight-only.",
             )
-        self.refuse_unread(unusual)
+        self.refuse_unread([name for name, value in defaults.items() if getattr(self, name) != value])
         check_weight_only(self)
         self._check_target()
         if self.weight_only:
@@ -134,22 +134,23 @@ class QuantConfig:
                 hint=f"Use --activations uint16, or weights of {others}.",
             )
 
-    def _take_defaults(self) -> frozenset[str]:
-        """Fill in what is not given, remember what is, and return what is given and is not the default."""
-        given = {f.name for f in fields(self) if getattr(self, f.name) is not f.default}
+    def _take_defaults(self) -> dict[str, Any]:
+        """Fill in what is not given, remember what is, and return the defaults."""
+        given = frozenset(f.name for f in fields(self) if getattr(self, f.name) is not f.default)
         facts = target(self.target)
         # the modes without calibration have one form each, whatever the target calibrates
         plain = target(DEFAULT_TARGET) if self.dynamic is True or self.weight_only is True else facts
         defaults: dict[str, Any] = {f.name: f.default for f in fields(self)}
         defaults["format"], defaults["activations"] = plain.formats[0], plain.activations[0]
-        defaults["weights"] = (facts.stored or facts.weights if self.weight_only is True else facts.weights)[0]
+        choices = facts.stored if self.weight_only is True else facts.dynamic_weights if self.dynamic is True else ()
+        defaults["weights"] = (choices or facts.weights)[0]
         activations = defaults["activations"] if self.activations is _OF_TARGET else self.activations
         defaults["symmetric_activations"] = plain.default_symmetry(activations)
         for name, value in defaults.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        vars(self)["_given"] = frozenset(given)
-        return frozenset(name for name in given if getattr(self, name) != defaults[name])
+        vars(self)["_given"] = given
+        return defaults
 
     @property
     def facts(self) -> Target:
@@ -177,8 +178,8 @@ class QuantConfig:
     def _check_target(self) -> None:
         """Refuse what the target does not take."""
         facts = self.facts
-        if self.dynamic and not facts.dynamic:
-            able = ", ".join(name for name, one in TARGETS.items() if one.dynamic)
+        if self.dynamic and not facts.dynamic_weights:
+            able = ", ".join(name for name, one in TARGETS.items() if one.dynamic_weights)
             raise ConfigError(
                 f"Target {self.target} has no operators of dynamic mode; expected one of {able}.",
                 hint="Calibrate instead of --dynamic, or drop --target.",

@@ -58,7 +58,7 @@ class Target:
         quantized_residuals: Whether the skip connection that is added to a Conv's result is quantized, which lets the
             runtime compute the sum inside of the Conv.
         left_float: Operators that qtool leaves in float for this target, with the reason.
-        dynamic: Whether it has the operators of dynamic mode.
+        dynamic_weights: Element types of weights in dynamic mode; empty if it does not have the operators of that mode.
         microsoft_operators: Whether it has the operators of the domain com.microsoft.
         max_opset: The highest opset of ai.onnx that a file should have, if there is such a limit.
         saturating_pairs: Whether its 8-bit product adds two neighbouring products in int16, which saturates.
@@ -81,7 +81,7 @@ class Target:
     convs_write_codes: bool = True
     quantized_residuals: bool = False
     left_float: Mapping[str, str] = field(default_factory=dict)
-    dynamic: bool = False
+    dynamic_weights: tuple[str, ...] = ()
     microsoft_operators: bool = False
     max_opset: int | None = None
     saturating_pairs: bool = False
