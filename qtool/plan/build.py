@@ -105,7 +105,7 @@ def _vetoes(ctx: PlanContext, state: _State) -> dict[str, str]:
 
 
 def _reason_not_to_pay(ctx: PlanContext, node: ir.Node, decision: Decision, total: int | None) -> str | None:
-    if not ctx.writes_codes(node.op_type):
+    if not ctx.writes_codes(node):
         return None
     value = last_value(ctx.graph, node, decision)
     if ctx.is_wanted(value) or value.is_graph_output():

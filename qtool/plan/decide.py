@@ -90,7 +90,7 @@ class Round:
                 return
             if not ctx.target.int32_bias:
                 answer = replace(answer, bias=None)
-            if ctx.writes_codes(node.op_type):
+            if ctx.writes_codes(node):
                 answer = _with_output(ctx, node, answer, node.outputs[0])
                 ctx.native.update(answer.outputs)
             for name in answer.absorbed:

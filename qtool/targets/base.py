@@ -55,6 +55,8 @@ class Target:
         int32_bias: Whether a bias may be stored as int32 behind a DequantizeLinear; it stays float otherwise.
         convs_write_codes: Whether an integer Conv always writes codes, so that what follows it had better read codes. A
             runtime that fuses float followers into its Convs wants a QuantizeLinear only where codes are read.
+        shared_convs_write_codes: Whether a Conv without a bias whose result is read more than once writes codes
+            nevertheless, because the runtime gets it wrong otherwise.
         quantized_residuals: Whether the skip connection that is added to a Conv's result is quantized, which lets the
             runtime compute the sum inside of the Conv.
         left_float: Operators that qtool leaves in float for this target, with the reason.
@@ -79,6 +81,7 @@ class Target:
     per_tensor_weights: frozenset[str] = frozenset()
     int32_bias: bool = True
     convs_write_codes: bool = True
+    shared_convs_write_codes: bool = False
     quantized_residuals: bool = False
     left_float: Mapping[str, str] = field(default_factory=dict)
     dynamic_weights: tuple[str, ...] = ()

@@ -74,11 +74,16 @@ class PlanContext:
         self.decided: dict[int, Decision] = {}
         self.absorbed: dict[int, ir.Node] = {}
 
-    def writes_codes(self, op_type: str) -> bool:
+    def writes_codes(self, node: ir.Node) -> bool:
         """Whether the integer operator's result only exists quantized on this target."""
         from qtool.plan.ops import handlers
 
-        return handlers()[op_type].output_always_quantized and self.target.convs_write_codes
+        if not handlers()[node.op_type].output_always_quantized:
+            return False
+        if self.target.convs_write_codes or not self.target.shared_convs_write_codes:
+            return self.target.convs_write_codes
+        bias = self.graph.array(node.inputs[2]) if len(node.inputs) > 2 else None
+        return self.graph.sole_consumer(node.outputs[0]) is None and (bias is None or not bias.any())
 
     def is_wanted(self, value: ir.Value) -> bool:
         """Whether a quantized node reads the value."""
