@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from qtool.dtypes import QDTYPES
+from qtool.dtypes import BLOCKED_FLOOR, QDTYPES
 from qtool.errors import ConfigError
 from qtool.targets import DEFAULT_TARGET, TARGETS, target
 from qtool.targets.base import ALL_ACTIVATIONS, ALL_WEIGHTS, Target
-from qtool.weight_settings import WEIGHT_ONLY_DTYPES, check_weight_only, refuse_activation_settings
+from qtool.weight_settings import WEIGHT_ONLY_DTYPES, check_weight_only, effective_block, refuse_activation_settings
 
 FORMATS = ("qlinear", "qdq")
 ACTIVATION_DTYPES = ALL_ACTIVATIONS
@@ -205,6 +205,13 @@ class QuantConfig:
                     f"Option '{name}' is {getattr(self, name)!r}; target {self.target} takes {', '.join(choices)}.",
                     hint=f"Drop --{name}, or choose another target.",
                 )
+        block = effective_block(self) if self.weight_only else None
+        if block is not None and facts.max_opset is not None and facts.max_opset < BLOCKED_FLOOR[0]:
+            raise ConfigError(
+                f"Blocks of {block} need opset {BLOCKED_FLOOR[0]}; target {self.target} stays below, with one "
+                "scale per channel or per tensor.",
+                hint="Drop --block, or choose another target.",
+            )
         if not facts.zero_points and not self.symmetric_activations and not (self.weight_only or self.dynamic):
             raise ConfigError(
                 f"Asymmetric activations are asked for; target {self.target} takes zero points of 0 only.",

@@ -3,7 +3,7 @@
 ``vpmaddubsw`` adds a0*w0 + a1*w1 in int16, with a in 0..255. Codes of weights within -64..64 can never overflow it:
 255 * 128 = 32640. Pairs are neighbours along K as onnxruntime packs it: rows of a MatMul's weight as they are, those of
 a Conv by place in the kernel and then by channel, group by group. Its depthwise Convs multiply in 16 bits and are
-exact, and so are products of uint8 by uint8.
+exact, and so are products of other signs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ Array = npt.NDArray[Any]
 ROWS_PER_SAMPLE = 512
 SEVEN_BITS = 64
 _HIGHEST, _LOWEST = 32767, -32768
-_TYPES = ("uint8", "int8")
 
 
 @dataclass
@@ -59,11 +58,8 @@ class Layer:
     def observe(self, x: Array, *, num_threads: int | None = None) -> None:
         """Count on the activation of one batch, of the shape that the node reads."""
         codes = kernels.quantize(np.ascontiguousarray(x), self.params.scale, self.params.zero_point)
-        if codes.dtype == np.int8:
-            codes = codes.view(np.uint8) ^ np.uint8(0x80)  # so does the runtime, whose instruction wants uint8
-        zero = int(self.params.zero_point) + (128 if self.params.dtype.name == "int8" else 0)
         if self.geometry is not None:
-            parts = self.geometry.rows(codes, zero, limit=ROWS_PER_SAMPLE)
+            parts = self.geometry.rows(codes, int(self.params.zero_point), limit=ROWS_PER_SAMPLE)
         else:
             rows = codes.reshape(-1, codes.shape[-1])
             parts = [rows[_spaced(len(rows))]] * len(self.matrices)
@@ -124,14 +120,14 @@ def _summary(layers: Sequence[Layer], chosen: dict[str, Layer], checked: int) ->
 
 
 def _layer(graph: Graph, plan: Plan, decision: Decision) -> Layer | None:
-    """What there is to check about a decision: a constant int8 weight on the right of an 8-bit activation."""
+    """What there is to check about a decision: a constant int8 weight on the right of a uint8 activation."""
     if decision.form is not Form.OPERATOR or not decision.weights or not decision.inputs:
         return None
     weight, (_, tensor) = decision.weights[0], decision.inputs[0]
     params = plan.tensors[tensor]
     assert params is not None, "Bug: a plan without parameters"
     assert weight.params is not None, "Bug: a planned weight without parameters"
-    if weight.as_activation or weight.params.dtype.name != "int8" or params.dtype.name not in _TYPES:
+    if weight.as_activation or (params.dtype.name, weight.params.dtype.name) != ("uint8", "int8"):
         return None
     node = graph.by_name[decision.node]
     codes = _codes(graph.weight(_weight_value(graph, decision)), weight)
@@ -140,7 +136,7 @@ def _layer(graph: Graph, plan: Plan, decision: Decision) -> Layer | None:
         return Layer(decision.node, tensor, params, list(stack))
     geometry = geometry_of(node, codes.shape)
     channels = codes.shape[1]
-    if channels == 1 and geometry.groups > 1:
+    if channels == 1 and geometry.groups == codes.shape[0] > 1:
         return None
     by_group = codes.reshape(geometry.groups, -1, channels, math.prod(codes.shape[2:]))
     matrices = [part.transpose(2, 1, 0).reshape(-1, part.shape[0]) for part in by_group]
