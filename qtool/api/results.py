@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from qtool.config import QuantConfig
 from qtool.errors import EXIT_OK
+from qtool.targets import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     import onnx
@@ -166,6 +167,7 @@ class Inspection:
         quantized: Nodes that would be quantized, absorbed ones included.
         total: Nodes of the prepared graph, those in subgraphs included.
         actions: What preparation would do to the float graph.
+        target: What the model would be for.
     """
 
     nodes: list[tuple[str, str, str, str]]
@@ -180,6 +182,7 @@ class Inspection:
     quantized: int
     total: int
     actions: tuple[str, ...] = ()
+    target: str = DEFAULT_TARGET
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -192,6 +195,7 @@ class Inspection:
             "opset": self.opset,
             "ir_version": self.ir_version,
             "domains": self.domains,
+            "target": self.target,
             "bytes": self.nbytes,
             "weight_bytes": self.weight_bytes,
             "inputs": rows(self.inputs),

@@ -17,7 +17,6 @@ from qtool.plan.accumulator import wrap_note
 from qtool.plan.analysis import Graph
 from qtool.plan.bodies import loop_skips, planned_graphs
 from qtool.plan.decide import Round, last_value
-from qtool.plan.ops import handlers
 from qtool.plan.ops.base import PlanContext
 from qtool.plan.ops.conv import multiplications, products_per_output, reason_not_to_pay
 from qtool.plan.ops.matmul import SCORES
@@ -135,7 +134,7 @@ def _that_do_not_pay(ctx: PlanContext) -> dict[str, str]:
     total = _total_multiplications(ctx)
     for node in ctx.graph.nodes:
         decision = ctx.decided.get(id(node))
-        if decision is None or not handlers()[node.op_type].output_always_quantized:
+        if decision is None or not ctx.writes_codes(node):
             continue
         value = last_value(ctx.graph, node, decision)
         why = None if ctx.is_wanted(value) or value.is_graph_output() else reason_not_to_pay(node, ctx, total)
@@ -239,7 +238,7 @@ def _with_weights(
                 ctx.graph,
                 weights=ctx.weight_dtype,
                 activations=ctx.activation_dtype,
-                per_channel=ctx.config.per_channel,
+                per_channel=ctx.config.per_channel and node.op_type not in ctx.target.per_tensor_weights,
                 symmetric=ctx.config.symmetric_activations,
             )
             weights.append(replace(weight, params=params))
