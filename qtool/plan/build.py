@@ -23,6 +23,7 @@ from qtool.plan.ops.conv import multiplications, products_per_output, reason_not
 from qtool.plan.plan import Decision, Form, Plan, Skip
 from qtool.plan.ranges import activation_parameters, shared_groups
 from qtool.plan.selection import Selection
+from qtool.plan.spectrum import is_spectrum
 from qtool.plan.tensor_methods import too_few_values
 from qtool.plan.weights import repair_for_bias, weight_parameters
 from qtool.qparams import QParams
@@ -132,6 +133,8 @@ def _reason_not_to_pay(ctx: PlanContext, node: ir.Node, decision: Decision, tota
     value = last_value(ctx.graph, node, decision)
     if ctx.is_wanted(value) or value.is_graph_output():
         return None
+    if is_spectrum(ctx.graph, value) and not ctx.selection.names(node):
+        return "its output is squared: a spectrum spans more than 8 bits hold; --include quantizes it all the same"
     return reason_not_to_pay(node, ctx, total)
 
 
