@@ -164,7 +164,7 @@ class SegmentedModel:
         if nodes and (not cuts or cuts[-1] < len(nodes)):
             cuts.append(len(nodes))
         last_use = {name: index for index, (_, used) in enumerate(nodes) for name in used}
-        types: dict[str, tuple[np.dtype[Any], tuple[int | str | None, ...]]] = {}
+        types: dict[str, tuple[np.dtype[Any], tuple[int | str | None, ...] | None]] = {}
         segments: list[_Segment] = []
         ends: list[int] = []
         start = 0
@@ -194,7 +194,7 @@ class SegmentedModel:
         stop: int,
         wanted: set[str],
         last_use: Mapping[str, int],
-        types: dict[str, tuple[np.dtype[Any], tuple[int | str | None, ...]]],
+        types: dict[str, tuple[np.dtype[Any], tuple[int | str | None, ...] | None]],
     ) -> _Segment | None:
         """Nodes start to stop as a session; None if it would hand on what no array holds."""
         import onnx
@@ -249,7 +249,8 @@ class SegmentedModel:
         for name in crossing:
             if name in infos:
                 shape = infos[name].shape if name not in declared else (None,) * len(infos[name].shape)
-                types[name] = (infos[name].dtype, shape)
+                # onnxruntime gives a shape of no dimensions where it does not know the rank, too
+                types[name] = (infos[name].dtype, shape or None)
         return _Segment(session, tuple(inputs), tuple(kept), tuple(observed))
 
 
