@@ -252,7 +252,7 @@ class SegmentedModel:
         for name in crossing:
             if name in infos:
                 shape = infos[name].shape if name not in declared else (None,) * len(infos[name].shape)
-                # onnxruntime shows an unknown rank as that of a scalar
+                # onnxruntime gives a shape of no dimensions where it does not know the rank, too
                 types[name] = (infos[name].dtype, shape or None)
         return _Segment(session, tuple(inputs), tuple(kept), tuple(observed))
 

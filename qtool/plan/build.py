@@ -23,6 +23,7 @@ from qtool.plan.ops.matmul import SCORES
 from qtool.plan.plan import Decision, Form, Plan, Skip
 from qtool.plan.ranges import activation_parameters, shared_groups
 from qtool.plan.selection import Selection
+from qtool.plan.spectrum import is_spectrum
 from qtool.plan.tensor_methods import too_few_values
 from qtool.plan.weights import repair_for_bias, weight_parameters
 from qtool.qparams import QParams
@@ -137,7 +138,11 @@ def _that_do_not_pay(ctx: PlanContext) -> dict[str, str]:
         if decision is None or not ctx.writes_codes(node):
             continue
         value = last_value(ctx.graph, node, decision)
-        why = None if ctx.is_wanted(value) or value.is_graph_output() else reason_not_to_pay(node, ctx, total)
+        if ctx.is_wanted(value) or value.is_graph_output():
+            continue
+        why = reason_not_to_pay(node, ctx, total)
+        if is_spectrum(ctx.graph, value) and not ctx.selection.names(node):
+            why = "its output is squared: a spectrum spans more than 8 bits hold; --include quantizes it all the same"
         if why is not None:
             found[node.name or ""] = why
     return found
