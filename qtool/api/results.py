@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qtool.plan import Plan, Skip
+    from qtool.plan.fusion import Fusion
     from qtool.runtime import TensorInfo
 
 
@@ -43,6 +44,8 @@ class QuantizeResult:
         config: The settings that took effect.
         exit_code: What a command should exit with.
         message: One line.
+        fusion: Which of the quantized nodes onnxruntime will run on codes, as predicted from the plan; None in the
+            modes that calibrate nothing.
     """
 
     model_path: Path | None
@@ -65,6 +68,7 @@ class QuantizeResult:
     engine: str = "ort"
     exit_code: int = EXIT_OK
     message: str = ""
+    fusion: Fusion | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Strict-JSON-ready: infinities and NaN are strings."""
@@ -86,6 +90,7 @@ class QuantizeResult:
             "config": self.config.to_dict(),
             "actions": list(self.actions),
             "notes": list(self.notes),
+            "fusion": self.fusion.to_dict() if self.fusion is not None else None,
             "plan": self.plan.to_dict(),
         }
 

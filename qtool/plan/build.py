@@ -24,6 +24,7 @@ from qtool.plan.plan import Decision, Form, Plan, Skip
 from qtool.plan.ranges import activation_parameters, shared_groups
 from qtool.plan.selection import Selection
 from qtool.plan.spectrum import is_spectrum
+from qtool.plan.starved import is_starved
 from qtool.plan.tensor_methods import too_few_values
 from qtool.plan.weights import repair_for_bias, weight_parameters
 from qtool.qparams import QParams
@@ -95,7 +96,7 @@ def _graph_plan(graph: Graph, config: QuantConfig, selection: Selection, statist
             if _has_no_other_products(ctx, current.skips):
                 state.quantize_scores = True
                 continue
-        if state.veto(_without_statistics(ctx)):
+        if state.veto(_without_statistics(ctx)) or (state.quantize_scores and state.veto(_starved(ctx))):
             continue
         decisions = [ctx.decided[id(n)] for n in graph.nodes if id(n) in ctx.decided]
         values = _quantized_values(graph, decisions)
@@ -160,6 +161,30 @@ def _without_statistics(ctx: PlanContext) -> dict[str, str]:
     decided = [ctx.decided[id(n)] for n in ctx.graph.nodes if id(n) in ctx.decided]
     reasons = {d.node: _why_without_range(ctx, d) for d in decided}
     return {name: why for name, why in reasons.items() if why is not None}
+
+
+def _starved(ctx: PlanContext) -> dict[str, str]:
+    """Products of attention to take back: one of their factors would lose most of its values, with the reason.
+
+    A key or value that a mask hides may be of any size, and attention may be spread over more keys than there are codes
+    below 1.
+    """
+    if ctx.statistics is None:
+        return {}
+    found: dict[str, str] = {}
+    steps = ctx.activation_dtype.qmax - ctx.activation_dtype.qmin
+    for node in ctx.graph.nodes:
+        decision = ctx.decided.get(id(node))
+        if decision is None or decision.form is not Form.OPERATOR or decision.weights:
+            continue
+        for _, name in decision.inputs:
+            seen, value = ctx.statistics[name], ctx.graph.values.get(name)
+            producer = value.producer() if value is not None else None
+            softmax = producer is not None and producer.op_type == "Softmax"
+            low, high = (0.0, 1.0) if softmax else (seen.minimum, seen.maximum)
+            if is_starved(seen, low, high, steps):
+                found[node.name or ""] = f"'{name}' spans so much that most of its values would become 0"
+    return found
 
 
 def _why_without_range(ctx: PlanContext, decision: Decision) -> str | None:

@@ -21,6 +21,7 @@ from qtool.plan.ops.base import Phase
 from qtool.plan.ranges import fixed_range, shared_groups
 from qtool.prepare.load import load_model
 from qtool.prepare.prepare import prepare
+from tests.fusion import check_fusion
 from tests.models import FORMATS, Arrays, build, normal, quantize_and_check, run
 
 NONE = Selection(QuantConfig(), [])
@@ -510,6 +511,7 @@ def test_an_operator_between_two_quantized_ones(op, activations, form):
         n for d in checked.result.plan.decisions for n in d.absorbed
     }
     assert {"first", "last"} <= names
+    check_fusion(checked.result, checked.model)
     if op != "Identity":  # which prepare removes
         assert "op" in names
     assert checked.sqnr() >= 24
