@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qtool.api.clock import Clock
+from qtool.api.layers import require_layers, with_layers
 from qtool.api.models import comparable, inputs_of, parsed
 from qtool.api.settings import ModelLike, Progress
 
@@ -36,6 +37,9 @@ def evaluate(
     shuffle: int | None = None,
     batch: int | None = None,
     num_threads: int | None = None,
+    layers: bool = False,
+    layer_samples: int | None = None,
+    sensitivity: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Compare a float model and its quantized form on samples.
@@ -62,7 +66,11 @@ def evaluate(
         shuffle: Seed of the order in which the samples are taken; by default that of the data.
         batch: Largest number of samples in a run; by default chosen by their size.
         num_threads: Threads of the runtime.
-        progress: Called with ("evaluate", done, total).
+        layers: Whether to find out which quantized operator the noise comes from; see ``evaluate.attribution``.
+        layer_samples: Samples that ``layers`` and ``sensitivity`` look at; by default chosen by their size.
+        sensitivity: Whether to find out what each quantized operator alone would gain in float. The quantized model is
+            loaded and run once for each.
+        progress: Called with ("evaluate", done, total), then with ("layers", ..) and ("sensitivity", ..).
 
     Returns:
         The report; a gate that does not hold is in it (``Report.passed``) and raises nothing.
@@ -91,10 +99,11 @@ def evaluate(
         limit=samples,
         shuffle_seed=shuffle,
     )
+    require_layers(engine, layers=layers, layer_samples=layer_samples, sensitivity=sensitivity)
     with ExitStack() as cleanup:
+        pair = comparable(reference, cleanup), comparable(candidate, cleanup)
         report = compare(
-            comparable(reference, cleanup),
-            comparable(candidate, cleanup),
+            *pair,
             opened,
             engine=engine,
             labels=labels,
@@ -106,6 +115,16 @@ def evaluate(
             batch_size=batch,
             latency=latency,
             progress=Clock(progress).progress("evaluate"),
+        )
+        report = with_layers(
+            report,
+            *pair,
+            opened,
+            layers=layers,
+            layer_samples=layer_samples,
+            sensitivity=sensitivity,
+            num_threads=num_threads,
+            progress=progress,
         )
     report = replace(report, details=model_details(reference, candidate)) if details else report
     return gating.judged(report, gates)

@@ -99,7 +99,7 @@ def collect(
     with nullcontext() if budget is None else lean_memory():
         run = SegmentedModel(source, list(wanted), per_segment=per_segment)
     collector = _Collector(run, wanted, histograms)
-    workers = num_threads or _available_cores()
+    workers = num_threads or available_cores()
     size = batch_size or _MANY
     fair = -(-samples.count // (workers * _BATCHES_PER_WORKER))  # all workers end at about the same time
     if not run.is_empty and (budget is not None or (batch_size is None and samples.batchable and fair > 1)):
@@ -305,7 +305,8 @@ def _done(one: _Pending) -> tuple[int, dict[str, tuple[int, int]]]:
     return rows, future.result()
 
 
-def _available_cores() -> int:
+def available_cores() -> int:
+    """Processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

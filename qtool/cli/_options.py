@@ -16,6 +16,7 @@ SELECTION = "Which nodes"
 QUANTIZATION = "Quantization"
 WEIGHT_ONLY = "Weight-only mode"
 RUN = "Run and output"
+LAYERS = "Layers"
 GATES = "Gates"
 
 Threads = Annotated[
@@ -270,3 +271,32 @@ Dynamic = Annotated[
 def examples(*commands: str) -> str:
     """The examples at the end of a command's help, one per line."""
     return "\n".join(["Examples:", *(f"$ {command}" for command in commands)])
+
+
+Layers = Annotated[
+    bool,
+    typer.Option(
+        "--layers",
+        help="Show which quantized operators the noise comes from, why, and what to type next.",
+        rich_help_panel=LAYERS,
+    ),
+]
+Sensitivity = Annotated[
+    bool,
+    typer.Option(
+        "--sensitivity",
+        help="Show what each quantized operator alone gains in float: one run of the model for each.",
+        rich_help_panel=LAYERS,
+    ),
+]
+LayerSamples = Annotated[
+    int | None,
+    typer.Option(
+        "--layer-samples",
+        metavar="N",
+        min=1,
+        show_default="by their size",
+        help="Samples that --layers and --sensitivity look at, the first in order.",
+        rich_help_panel=LAYERS,
+    ),
+]

@@ -10,7 +10,7 @@ import typer
 from qtool.cli import _options as opt
 from qtool.cli._output import STDOUT, Output
 from qtool.cli._progress import progress_bars
-from qtool.cli._report import check_forms, show_report, write_forms
+from qtool.cli._report import check_forms, show_next_steps, show_report, write_forms
 from qtool.errors import EXIT_FAILED
 
 EXAMPLES = opt.examples(
@@ -125,6 +125,9 @@ def evaluate(
             rich_help_panel=opt.GATES,
         ),
     ] = None,
+    layers: opt.Layers = False,
+    sensitivity: opt.Sensitivity = False,
+    layer_samples: opt.LayerSamples = None,
     batch: opt.Batch = None,
     threads: opt.Threads = None,
     markdown_target: opt.MarkdownTarget = None,
@@ -184,12 +187,16 @@ def evaluate(
             shuffle=shuffle,
             batch=at_once,
             num_threads=threads,
+            layers=layers,
+            layer_samples=layer_samples,
+            sensitivity=sensitivity,
             progress=progress,
         )
     report = gating.judged(report, gates)
     write_forms(out, report, forms)
     if STDOUT not in forms.values():
         show_report(out, report)
+        show_next_steps(out, report)
     for note in report.notes:
         out.note(note)
     for line in gating.lines(report):

@@ -69,10 +69,13 @@ def tables(report: Report) -> tuple[Table, ...]:
         tuple((gate.option, "passed" if gate.passed else "FAILED", gate.line) for gate in report.gates),
         figures=False,
     )
+    from qtool.evaluate.writers.layers import layer_tables  # it is made of what is here
+
     return (
         *shown,
         *([gates] if gates.rows else []),
         Table("Cost", ("", "float", "quantized", "float / quantized"), tuple(rows)),
+        *layer_tables(report.layers, report.sensitivity),
     )
 
 
