@@ -155,6 +155,7 @@ cdef extern from "_kernels/statistics.h" nogil:
         int32_t (*absmax_row)(const float *, Py_ssize_t, int32_t) noexcept nogil
         void (*abs_sum_columns)(const float *, Py_ssize_t, double *) noexcept nogil
         void (*abs_sum_row)(const float *, Py_ssize_t, double *) noexcept nogil
+    void qt_fetch_ahead(const void *, Py_ssize_t)
     const qt_statistics **QT_STATISTICS
     const int QT_STATISTICS_COUNT
     const qt_statistics *qt_choose_statistics(uint32_t, qt_isa)
@@ -1064,13 +1065,14 @@ cdef int64_t _histogram_task(
     cdef int32_t* b = sets + (1 % n_sets) * stride
     cdef int32_t* c = sets + (2 % n_sets) * stride
     cdef int32_t* d = sets + (3 % n_sets) * stride
-    cdef Py_ssize_t n, i, pending = 0
+    cdef Py_ssize_t n, i, pending = 0, width = 4 if source == FLOAT32 else 2
     cdef int64_t outside = 0
     memset(sets, 0, <size_t>(n_sets * stride * 4))
     while start < stop:
         n = _smaller(stop - start, TILE)
         v = _widened(kernel, x, source, start, n, tile)
         start += n
+        qt_fetch_ahead(<const uint8_t*>x + start * width, _smaller(stop - start, TILE) * width)
         if kernel.bins(v, n, k, half, bins) >= limit:
             n = _inside(v, n, limit, kept, &outside)
             kernel.bins(kept, n, k, half, bins)
