@@ -75,7 +75,7 @@ def decibel_chart(layers: Sequence[LayerReport]) -> str:
             (layer.own_db, "accent", False),
         ):
             if value is not None and not math.isnan(value):
-                drawing.dot(place(value), top + 25, color, hollow=hollow)
+                drawing.dot(place(value), top + 25, color, 11.0 if hollow else 7.0, hollow=hollow)
     first = layers[0]
     return drawing.svg(
         f"Dot chart of own, inherited and total decibels of {len(layers)} operators. {one_line(first.node)} has "

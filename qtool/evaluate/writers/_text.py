@@ -20,6 +20,8 @@ def percent(share: float | None) -> str:
     """A share as a percentage with one decimal; what is not zero is not shown as zero."""
     if share is None:
         return "-"
+    if share == 0:
+        return "0 %"
     if 0 < share < 0.001:
         return "<0.1 %"
     return f"{100 * share:.1f} %"

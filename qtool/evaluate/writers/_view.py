@@ -215,7 +215,7 @@ def _layers(found: Attribution) -> dict[str, Any]:
             ),
             Cell(percent(layer.clipped), layer.clipped or 0.0),
             Cell(ABSENT if layer.levels is None else f"{layer.levels_used} / {layer.levels}", layer.levels_used),
-            Cell(one_line(layer.suggestion or ABSENT), kind="mono"),
+            Cell(one_line(layer.suggestion or ABSENT), kind="command"),
         ]
         for rank, layer in enumerate(found.layers, 1)
     ]  # fmt: skip
