@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qtool.cli._output import Output, human_bytes
+from qtool.targets import DEFAULT_TARGET, target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -88,6 +89,8 @@ def _show_skips(out: Output, skips: list[Skip]) -> None:
 
 
 def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
+    if result.config.target != DEFAULT_TARGET:
+        yield "Target", target_line(result.config.target)
     ratio = result.bytes_before / result.bytes_after if result.bytes_after else float("nan")
     yield from fusion_lines(result)
     yield "Size", f"{human_bytes(result.bytes_before)} -> {human_bytes(result.bytes_after)} ({ratio:.2f}x smaller)"
@@ -99,6 +102,12 @@ def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
     for output, db in result.sqnr_db.items():
         yield "SQNR", f"{db:.1f} dB at output {output}, on {samples}"
     yield from costs(result.seconds, result.peak_rss_bytes)
+
+
+def target_line(name: str) -> str:
+    """A target with what it is, and whether its facts were measured: ``tensorrt (...; from documentation)``."""
+    facts = target(name)
+    return f"{name} ({facts.title}; {facts.evidence})"
 
 
 def fusion_lines(result: QuantizeResult) -> Iterable[tuple[str, str]]:
