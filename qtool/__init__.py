@@ -20,6 +20,8 @@ from qtool.version import package_version
 if TYPE_CHECKING:
     from qtool.api import calibrate as calibrate
     from qtool.api import compare_methods as compare_methods
+    from qtool.api import convert as convert
+    from qtool.api import diff as diff
     from qtool.api import diff_stats as diff_stats
     from qtool.api import evaluate as evaluate
     from qtool.api import inspect as inspect
@@ -37,6 +39,8 @@ __all__ = [
     "__version__",
     "calibrate",
     "compare_methods",
+    "convert",
+    "diff",
     "diff_stats",
     "evaluate",
     "inspect",
@@ -50,6 +54,8 @@ _HOMES = {
     "QuantConfig": "qtool.config",
     "calibrate": "qtool.api",
     "compare_methods": "qtool.api",
+    "convert": "qtool.api",
+    "diff": "qtool.api",
     "diff_stats": "qtool.api",
     "evaluate": "qtool.api",
     "inspect": "qtool.api",

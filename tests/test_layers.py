@@ -17,6 +17,7 @@ ORDER = (
     "api",
     "evaluate",
     "publish",
+    "convert",
     "emit",
     "plan",
     "weights",

@@ -1,6 +1,8 @@
 """The Python API: what the commands do. No terminal code; inputs are never changed."""
 
 from qtool.api._calibrate import calibrate
+from qtool.api._convert import ConvertResult, convert
+from qtool.api._diff import diff
 from qtool.api._evaluate import evaluate
 from qtool.api._inspect import inspect
 from qtool.api._quantize import quantize
@@ -9,12 +11,15 @@ from qtool.api.results import Inspection, QuantizeResult
 from qtool.api.settings import ModelLike, Progress, resolve_config
 
 __all__ = [
+    "ConvertResult",
     "Inspection",
     "ModelLike",
     "Progress",
     "QuantizeResult",
     "calibrate",
     "compare_methods",
+    "convert",
+    "diff",
     "diff_stats",
     "evaluate",
     "inspect",
