@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from qtool.api._weight_only import planned_weights
 from qtool.api.models import _caller_inputs, constants_of, described
@@ -27,6 +28,7 @@ def inspect(
     block: int | None = None,
     scale_type: str | None = None,
     matmul_nbits: bool | None = None,
+    overrides: Sequence[Mapping[str, Any]] | None = None,
 ) -> Inspection:
     """Say what a model holds, what would be quantized, and why the rest would not.
 
@@ -39,6 +41,7 @@ def inspect(
         block: Elements per scale along the summed axis, in weight-only mode.
         scale_type: ``float8e8m0`` for the MX formats, in weight-only mode.
         matmul_nbits: Plan for ``com.microsoft.MatMulNBits``, in weight-only mode.
+        overrides: Settings of single nodes, see :func:`quantize`.
 
     Raises:
         ConfigError: For settings that cannot be carried out.
@@ -55,6 +58,7 @@ def inspect(
         block=block,
         scale_type=scale_type,
         matmul_nbits=matmul_nbits,
+        overrides=overrides,
     )
     loaded = load_model(model)
     source = describe_source(model)

@@ -58,6 +58,7 @@ def quantize_static(
         without_effect,
     )
     from qtool.plan.inputs import input_notes
+    from qtool.plan.overriding import without_quantized_nodes
     from qtool.prepare.fingerprint import fingerprint
 
     histograms = need_histograms(settings)
@@ -139,6 +140,8 @@ def quantize_static(
         )
         job.judge("calibration", "Try --method mse, or leave nodes float with --exclude")
     job.notes += [*plan.notes, *without_effect(settings, plan.tensors)]
+    decided = [name for d in plan.decisions for name in (d.node, *d.absorbed)]
+    job.notes += without_quantized_nodes(settings, selection, prepared.model.graph, decided)
     return job.result(prepared, plan, settings, f"{plan.quantized} of {plan.nodes} nodes quantized")
 
 

@@ -32,6 +32,7 @@ def inspect(
     block: opt.Block = None,
     scale_type: opt.ScaleType = None,
     matmul_nbits: opt.MatMulNBits = None,
+    override: opt.Overrides = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,
@@ -54,6 +55,7 @@ def inspect(
         block=block,
         scale_type=scale_type,
         matmul_nbits=matmul_nbits,
+        overrides=opt.overrides(override),
     )
     if json_target is not None:
         out.json(inspection.to_dict(), json_target)

@@ -18,6 +18,7 @@ EXAMPLES = opt.examples(
     "qtool quantize model.onnx --calib 'images/*.npz' --samples 200 --shuffle 0",
     "qtool quantize bert.onnx --calib input_ids=ids.npy attention_mask=mask.npy",
     "qtool quantize model.onnx --stats model.stats.npz --method mse --method '/head/*=minmax'",
+    "qtool quantize model.onnx --calib calib.npz --override '/head/*=activations:uint16' --override 'op:Gemm=float'",
     "qtool quantize model.onnx --calib calib.npz --dry-run",
     "qtool quantize transformer.onnx --dynamic",
     "qtool quantize model.onnx --weight-only --weights int4 --block 32",
@@ -134,7 +135,7 @@ def quantize(
             "--include",
             metavar="PATTERN",
             show_default=False,
-            help="Quantize only these nodes: a name, a glob ('/layer1/*') or 'op:Type'. Repeatable.",
+            help="Quantize only these nodes: a name, a glob ('/layer1/*'), 'op:Type' or 'domain:NAME'. Repeatable.",
             rich_help_panel=opt.SELECTION,
         ),
     ] = None,
@@ -148,6 +149,7 @@ def quantize(
             rich_help_panel=opt.SELECTION,
         ),
     ] = None,
+    override: opt.Overrides = None,
     allow_empty: Annotated[
         bool | None,
         typer.Option(
@@ -229,6 +231,7 @@ def quantize(
             block=block,
             scale_type=scale_type,
             matmul_nbits=matmul_nbits,
+            overrides=opt.overrides(override),
             config=config,
             random_calib=random_calib,
             samples=samples,
