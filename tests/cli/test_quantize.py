@@ -29,6 +29,7 @@ NOT_GIVEN = {
     "block": None,
     "scale_type": None,
     "matmul_nbits": None,
+    "overrides": None,
     "config": None,
     "random_calib": None,
     "samples": None,
@@ -69,6 +70,15 @@ def test_what_is_not_given_is_none(api, qtool_command):
         ),
         (["--include", "a", "--include", "op:Conv"], {"include": ["a", "op:Conv"]}),
         (["--exclude", "/head/*"], {"exclude": ["/head/*"]}),
+        (
+            ["--override", "a=weights:int4,per_channel:false", "--override", "op:Gemm=float"],
+            {
+                "overrides": [
+                    {"nodes": ["a"], "weights": "int4", "per_channel": False},
+                    {"nodes": ["op:Gemm"], "float": True},
+                ]
+            },
+        ),
         (["--config", "c.toml"], {"config": Path("c.toml")}),
         (["--stats", "s.npz"], {"stats": Path("s.npz")}),
         (["--random-calib", "4"], {"random_calib": 4}),
