@@ -20,6 +20,7 @@ from qtool.version import package_version
 if TYPE_CHECKING:
     from qtool.api import calibrate as calibrate
     from qtool.api import compare_methods as compare_methods
+    from qtool.api import compare_models as compare_models
     from qtool.api import convert as convert
     from qtool.api import diff as diff
     from qtool.api import diff_stats as diff_stats
@@ -39,6 +40,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "compare_methods",
+    "compare_models",
     "convert",
     "diff",
     "diff_stats",
@@ -54,6 +56,7 @@ _HOMES = {
     "QuantConfig": "qtool.config",
     "calibrate": "qtool.api",
     "compare_methods": "qtool.api",
+    "compare_models": "qtool.api",
     "convert": "qtool.api",
     "diff": "qtool.api",
     "diff_stats": "qtool.api",

@@ -227,13 +227,7 @@ class QuantConfig:
         Raises:
             ConfigError: If the file cannot be read or parsed, or holds an unknown key or an illegal value.
         """
-        try:
-            with Path(path).open("rb") as stream:
-                document = tomllib.load(stream)
-        except OSError as error:
-            raise ConfigError(f"Config file '{path}' cannot be read: {error.strerror}.") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"Config file '{path}' is not TOML: {error}.") from error
+        document = {key: value for key, value in toml_document(path).items() if key != "eval"}  # evaluate/settings.py
         table = document.get("quantize", document)
         if not isinstance(table, Mapping):
             raise ConfigError(f"Config file '{path}': 'quantize' is {type(table).__name__}; expected a table.")
@@ -254,6 +248,21 @@ class QuantConfig:
             return cls().with_options(**settings)
         except ConfigError as error:
             raise ConfigError(f"Config file '{path}': {error.message}", hint=error.hint) from error
+
+
+def toml_document(path: str | Path) -> dict[str, Any]:
+    """What a TOML file holds.
+
+    Raises:
+        ConfigError: If the file cannot be read or parsed.
+    """
+    try:
+        with Path(path).open("rb") as stream:
+            return tomllib.load(stream)
+    except OSError as error:
+        raise ConfigError(f"Config file '{path}' cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Config file '{path}' is not TOML: {error}.") from error
 
 
 def _pairs(option: str, value: object) -> tuple[tuple[str, str], ...]:

@@ -17,6 +17,7 @@ PROMISED = {
     "__version__",
     "calibrate",
     "compare_methods",
+    "compare_models",
     "convert",
     "diff",
     "diff_stats",

@@ -1,6 +1,7 @@
 """The Python API: what the commands do. No terminal code; inputs are never changed."""
 
 from qtool.api._calibrate import calibrate
+from qtool.api._compare import compare_models
 from qtool.api._convert import ConvertResult, convert
 from qtool.api._diff import diff
 from qtool.api._evaluate import evaluate
@@ -18,6 +19,7 @@ __all__ = [
     "QuantizeResult",
     "calibrate",
     "compare_methods",
+    "compare_models",
     "convert",
     "diff",
     "diff_stats",

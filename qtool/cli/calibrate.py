@@ -20,6 +20,7 @@ EXAMPLES = opt.examples(
     "qtool calibrate model.onnx --data calib.npz",
     "qtool calibrate model.onnx --data a.npz --data b.npz -o all.stats.npz",
     "qtool quantize model.onnx --stats model.stats.npz --method percentile:99.9",
+    "qtool calibrate model.onnx --data calib.npz --method minmax",
 )
 
 
@@ -37,6 +38,17 @@ def calibrate(
     ] = None,
     samples: opt.SampleCount = None,
     shuffle: opt.Shuffle = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            metavar="NAME",
+            show_default="all",
+            help="Observe only what this range method needs: minmax and mean_minmax need no histograms, which makes "
+            "the run faster and the file small.",
+            rich_help_panel=opt.CALIBRATION,
+        ),
+    ] = None,
     on_nan: opt.OnNan = "stop",
     config: opt.ConfigFile = None,
     output: Annotated[
@@ -76,7 +88,8 @@ def calibrate(
 ) -> None:
     """Observe a model's activations and save their statistics.
 
-    The file serves every range method: 'qtool quantize --stats' derives the ranges without running the model again.
+    Without --method the file serves every range method: 'qtool quantize --stats' derives the ranges from it without
+    running the model again.
 
     stdout gets its path. It keeps the inputs of the first samples, on which a result is verified.
     """
@@ -101,6 +114,7 @@ def calibrate(
                 model,
                 data,
                 output=target,
+                method=method,
                 config=config,
                 samples=samples,
                 shuffle=shuffle,
@@ -133,7 +147,9 @@ def calibrate(
         out.say(f"{label:<9} {text}")
     for note in statistics.notes:
         out.note(note)
-    out.hint(f"Quantize from them: {shlex.join(['qtool', 'quantize', str(model), '--stats', str(target)])}")
+    chosen = [] if method is None else ["--method", method]
+    command = shlex.join(["qtool", "quantize", str(model), "--stats", str(target), *chosen])
+    out.hint(f"Quantize from them: {command}")
     if json_target != STDOUT:
         out.data(str(target))
 

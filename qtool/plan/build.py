@@ -20,6 +20,7 @@ from qtool.plan.decide import Round, last_value
 from qtool.plan.ops import handlers
 from qtool.plan.ops.base import PlanContext
 from qtool.plan.ops.conv import multiplications, products_per_output, reason_not_to_pay
+from qtool.plan.ops.matmul import SCORES
 from qtool.plan.overriding import ActivationSettings, activation_settings, symmetric_clamps, with_forms
 from qtool.plan.plan import Decision, Form, Plan, Skip
 from qtool.plan.ranges import activation_parameters, shared_groups
@@ -36,6 +37,14 @@ class _State:
     vetoes: dict[str, str] = field(default_factory=dict)
     separate_joins: frozenset[str] = frozenset()
     kept_clamps: frozenset[str] = frozenset()
+    quantize_scores: bool = False
+    settled: bool = False  # what does not pay has been taken back: from here on the wanted tensors only become fewer
+
+    def veto(self, reasons: Mapping[str, str]) -> bool:
+        """Take decisions back; whether there were any."""
+        assert not (reasons.keys() & self.vetoes.keys()), "Bug: a vetoed node was decided again"
+        self.vetoes.update(reasons)
+        return bool(reasons)
 
 
 def build_plan(
@@ -56,13 +65,20 @@ def build_plan(
     graph = Graph(model.graph)
     state = _State()
     while True:
-        ctx = PlanContext(graph, config, selection, statistics, state.separate_joins)
+        ctx = PlanContext(
+            graph, config, selection, statistics, state.separate_joins, quantize_scores=state.quantize_scores
+        )
         ctx.kept_clamps = state.kept_clamps
         current = Round(ctx, state.vetoes)
         current.run()
-        vetoes = _vetoes(ctx, state)
-        if vetoes:
-            state.vetoes.update(vetoes)
+        if state.veto(_that_do_not_pay(ctx)):
+            continue
+        if not state.settled:
+            state.settled = True
+            if _has_no_other_products(ctx, current.skips):
+                state.quantize_scores = True
+                continue
+        if state.veto(_without_statistics(ctx)):
             continue
         decisions = [ctx.decided[id(n)] for n in graph.nodes if id(n) in ctx.decided]
         values = _quantized_values(graph, decisions)
@@ -98,37 +114,44 @@ def _plan(
     return Plan(tuple(decisions), ordered, tensors, total, types, tuple(notes))
 
 
-def _vetoes(ctx: PlanContext, state: _State) -> dict[str, str]:
-    """Decisions to take back, with the reason.
+def _that_do_not_pay(ctx: PlanContext) -> dict[str, str]:
+    """Decisions to take back because they would cost more than they gain, with the reason.
 
-    What does not pay is settled first: only then is it known which tensors the plan needs, and those are the ones that
-    were calibrated.
+    They are settled before statistics are looked at: only then is it known which tensors the plan needs, and those are
+    the ones that were calibrated.
     """
-    decided = [(node, ctx.decided[id(node)]) for node in ctx.graph.nodes if id(node) in ctx.decided]
+    found: dict[str, str] = {}
     total = _total_multiplications(ctx)
-    reasons = {node.name or "": _reason_not_to_pay(ctx, node, decision, total) for node, decision in decided}
-    found = {name: why for name, why in reasons.items() if why is not None}
-    if not found:
-        reasons = {node.name or "": _without_statistics(ctx, decision) for node, decision in decided}
-        found = {name: why for name, why in reasons.items() if why is not None}
-    assert not (found.keys() & state.vetoes.keys()), "Bug: a vetoed node was decided again"
+    for node in ctx.graph.nodes:
+        decision = ctx.decided.get(id(node))
+        if decision is None or not handlers()[node.op_type].output_always_quantized:
+            continue
+        value = last_value(ctx.graph, node, decision)
+        why = None if ctx.is_wanted(value) or value.is_graph_output() else reason_not_to_pay(node, ctx, total)
+        if why is not None:
+            found[node.name or ""] = why
     return found
 
 
-def _reason_not_to_pay(ctx: PlanContext, node: ir.Node, decision: Decision, total: int | None) -> str | None:
-    if not handlers()[node.op_type].output_always_quantized:
-        return None
-    value = last_value(ctx.graph, node, decision)
-    if ctx.is_wanted(value) or value.is_graph_output():
-        return None
-    return reason_not_to_pay(node, ctx, total)
+def _has_no_other_products(ctx: PlanContext, skips: Mapping[int, Skip]) -> bool:
+    """Whether the products of attention are all that there is to quantize."""
+    if any(d.form is Form.OPERATOR for d in ctx.decided.values()):
+        return False
+    return any(s.reason == SCORES for s in skips.values())
 
 
-def _without_statistics(ctx: PlanContext, decision: Decision) -> str | None:
+def _without_statistics(ctx: PlanContext) -> dict[str, str]:
+    """Decisions to take back because no range can be had for a tensor, with the reason."""
     if ctx.statistics is None:
-        return None
+        return {}
+    decided = [ctx.decided[id(n)] for n in ctx.graph.nodes if id(n) in ctx.decided]
+    reasons = {d.node: _why_without_range(ctx.statistics, d) for d in decided}
+    return {name: why for name, why in reasons.items() if why is not None}
+
+
+def _why_without_range(statistics: Statistics, decision: Decision) -> str | None:
     for name in [*(t for _, t in decision.inputs), *decision.outputs]:
-        seen = ctx.statistics.get(name)
+        seen = statistics.get(name)
         if seen is None or seen.count == 0:
             return f"'{name}' was never produced by the calibration data"
         if seen.pos_inf or seen.neg_inf:

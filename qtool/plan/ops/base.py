@@ -49,6 +49,8 @@ class PlanContext:
         absorbed: The node that a node is part of, by node identity.
         kept_clamps: Relus and Clips that must not be absorbed, because an override fixes the zero point behind them.
         separate_joins: Concats that must not share one range, because it reaches beyond an absorbed Clip's bounds.
+        quantize_scores: Whether the products of attention are quantized, too. They are where the graph has no others:
+            beside products with weights they would cost most of the accuracy and gain least.
     """
 
     def __init__(
@@ -58,12 +60,15 @@ class PlanContext:
         selection: Selection,
         statistics: Statistics | None,
         separate_joins: frozenset[str] = frozenset(),
+        *,
+        quantize_scores: bool = False,
     ) -> None:
         self.graph = graph
         self.config = config
         self.selection = selection
         self.statistics = statistics
         self.separate_joins = separate_joins
+        self.quantize_scores = quantize_scores
         self.activation_dtype: QDType = qdtype(config.activations)
         self.weight_dtype: QDType = qdtype(config.weights)
         self.wanted: set[str] = set()
