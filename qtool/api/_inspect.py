@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qtool.api._weight_only import planned_weights
+from qtool.api.forecast import named_nodes, plan_table
 from qtool.api.models import _caller_inputs, constants_of, described
 from qtool.api.results import Inspection
 from qtool.api.settings import ModelLike, prepared_for, resolve_config, selection_for
 from qtool.config import QuantConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import onnx_ir as ir
 
 
 def inspect(
@@ -64,6 +60,7 @@ def inspect(
     source = describe_source(model)
     if settings.weight_only:
         prepared, plan = planned_weights(loaded, settings)
+        selection = selection_for(prepared, settings)
     else:
         prepared, settings, _ = prepared_for(loaded, settings)
         selection = selection_for(prepared, settings)
@@ -77,9 +74,10 @@ def inspect(
     for s in plan.skips:
         rows[s.node] = (s.node, s.op_type, "float", s.reason)
     nodes = []
-    for name, node in _named_nodes(prepared.model, settings):
-        row = rows[name]
-        nodes.append((row[0], node.op_type, row[2], row[3]))
+    for name, node in named_nodes(prepared.model, settings):
+        row = rows.get(name)
+        if row is not None:
+            nodes.append((row[0], node.op_type, row[2], row[3]))
     return Inspection(
         nodes=nodes,
         by_op=plan.by_operator(),
@@ -93,17 +91,5 @@ def inspect(
         quantized=plan.quantized,
         total=plan.nodes,
         actions=prepared.actions,
+        table=plan_table(prepared, plan, settings, selection),
     )
-
-
-def _named_nodes(model: ir.Model, settings: QuantConfig) -> Iterator[tuple[str, ir.Node]]:
-    """The nodes that a plan has a row for, under its names: those in bodies only where the mode walks them."""
-    from qtool.plan.scopes import scoped_nodes
-    from qtool.prepare.graph_edits import all_graphs
-
-    if settings.weight_only:
-        yield from scoped_nodes(model.graph)
-        return
-    for graph in all_graphs(model) if settings.dynamic else [model.graph]:
-        for node in graph:
-            yield node.name or "", node

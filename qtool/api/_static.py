@@ -139,6 +139,12 @@ def quantize_static(
             provenance=_provenance(sample_count, hashes),
         )
         job.judge("calibration", "Try --method mse, or leave nodes float with --exclude")
+    else:
+        if statistics is not None:
+            with clock("plan"):
+                plan = build_plan(prepared.model, settings, selection, statistics)
+            job.require_some(plan, settings)
+        job.foresee(prepared, plan, settings, selection)
     job.notes += [*plan.notes, *without_effect(settings, plan.tensors)]
     decided = [name for d in plan.decisions for name in (d.node, *d.absorbed)]
     job.notes += without_quantized_nodes(settings, selection, prepared.model.graph, decided)

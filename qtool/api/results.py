@@ -12,6 +12,7 @@ from qtool.errors import EXIT_OK
 if TYPE_CHECKING:
     import onnx
 
+    from qtool.api.forecast import PlanTable
     from qtool.plan import Plan, Skip
     from qtool.runtime import TensorInfo
 
@@ -42,6 +43,7 @@ class QuantizeResult:
         config: The settings that took effect.
         exit_code: What a command should exit with.
         message: One line.
+        table: Of a dry run: a row for each node, and the size that is to be expected.
     """
 
     model_path: Path | None
@@ -64,6 +66,7 @@ class QuantizeResult:
     engine: str = "ort"
     exit_code: int = EXIT_OK
     message: str = ""
+    table: PlanTable | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Strict-JSON-ready: infinities and NaN are strings."""
@@ -86,7 +89,7 @@ class QuantizeResult:
             "actions": list(self.actions),
             "notes": list(self.notes),
             "plan": self.plan.to_dict(),
-        }
+        } | ({"table": self.table.to_dict()} if self.table is not None else {})
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class Inspection:
         quantized: Nodes that would be quantized, absorbed ones included.
         total: Nodes of the prepared graph, those in subgraphs included.
         actions: What preparation would do to the float graph.
+        table: A row for each node with types, sources of scales and bytes, and the size that is to be expected.
     """
 
     nodes: list[tuple[str, str, str, str]]
@@ -121,6 +125,7 @@ class Inspection:
     quantized: int
     total: int
     actions: tuple[str, ...] = ()
+    table: PlanTable | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -145,7 +150,7 @@ class Inspection:
                 for n, op, decision, reason in self.nodes
             ],
             "actions": list(self.actions),
-        }
+        } | (self.table.to_dict() if self.table is not None else {})
 
 
 def _json_number(value: float) -> float | str:

@@ -268,6 +268,16 @@ Dynamic = Annotated[
 ]
 
 
+Show = Annotated[
+    str | None,
+    typer.Option(
+        "--show",
+        metavar="quantized|skipped|all",
+        show_default=False,
+        help="Of the plan, list these nodes: what becomes of each, types, where scales come from, bytes, and why not.",
+        rich_help_panel=RUN,
+    ),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -279,6 +289,19 @@ Overrides = Annotated[
         rich_help_panel=SELECTION,
     ),
 ]
+
+
+def show(text: str | None) -> str | None:
+    """Value of ``--show``.
+
+    Raises:
+        ConfigError: If it is none of the three words.
+    """
+    from qtool.errors import ConfigError
+
+    if text not in (None, "quantized", "skipped", "all"):
+        raise ConfigError(f"Option --show is '{text}'; expected quantized, skipped or all.")
+    return text
 
 
 def overrides(given: list[str] | None) -> list[dict[str, Any]] | None:

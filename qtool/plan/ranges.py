@@ -87,7 +87,7 @@ def activation_parameters(
         settings_of: Type, method and symmetry of a tensor, equal for those that share their parameters.
         seen: Statistics of each of ``values``, each with at least one finite value.
     """
-    fixed = _fixed(values, decisions, settings_of)
+    fixed = fixed_ranges(values, decisions, settings_of)
     limits = _clamp_limits(graph, values)
     result: dict[str, QParams] = {}
     for group in shared_groups(decisions, list(values)):
@@ -114,10 +114,10 @@ def activation_parameters(
     return result
 
 
-def _fixed(
+def fixed_ranges(
     values: Mapping[str, ir.Value], decisions: Sequence[Decision], settings_of: Callable[[str], QuantConfig]
 ) -> dict[str, tuple[float, float]]:
-    """Fixed ranges, carried on through movers."""
+    """Ranges that the operators fix, by tensor, carried on through movers."""
     found: dict[str, tuple[float, float]] = {}
     mover_of = {out: d for d in decisions if d.form is Form.MOVER for out in d.outputs}
     for name, value in values.items():  # graph order: a mover's inputs come before its outputs

@@ -14,10 +14,15 @@ from qtool.errors import ConfigError
 
 def method_of(config: QuantConfig, group: Sequence[str]) -> tuple[Method, float | None]:
     """The method of tensors that share their parameters, and its parameter; one that matches decides for all."""
+    return parse_method(method_text(config, group))
+
+
+def method_text(config: QuantConfig, group: Sequence[str]) -> str:
+    """The method of tensors that share their parameters, as it was asked for."""
     for pattern, method in reversed(config.tensor_methods):
         if any(_matches(pattern, name) for name in group):
-            return parse_method(method)
-    return parse_method(config.method)
+            return method
+    return config.method
 
 
 def need_histograms(config: QuantConfig) -> bool:

@@ -34,7 +34,7 @@ def test_inspect_by_operator(api, qtool_command):
         "",
         "1 of 3 nodes would be quantized",
     ]
-    assert ended.err == "hint: -v lists every node.\n"
+    assert ended.err == "hint: -v lists every node; --show quantized or --show skipped some of them.\n"
 
 
 def test_inspect_every_node_with_control_characters_spelled_out(api, qtool_command):
