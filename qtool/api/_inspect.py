@@ -18,12 +18,14 @@ def inspect(
     model: ModelLike,
     *,
     config: QuantConfig | str | os.PathLike[str] | None = None,
+    target: str | None = None,
     weights: str | None = None,
     dynamic: bool | None = None,
     weight_only: bool | None = None,
     block: int | None = None,
     scale_type: str | None = None,
     matmul_nbits: bool | None = None,
+    prepare: bool | None = None,
     overrides: Sequence[Mapping[str, Any]] | None = None,
 ) -> Inspection:
     """Say what a model holds, what would be quantized, and why the rest would not.
@@ -31,12 +33,14 @@ def inspect(
     Args:
         model: A path, proto or onnx_ir model; never changed.
         config: Settings; by default those of :func:`quantize`.
+        target: What the model would be for.
         weights: Element type of weights; this and the others override ``config`` where they are not None.
         dynamic: Plan for dynamic mode.
         weight_only: Plan for weight-only mode.
         block: Elements per scale along the summed axis, in weight-only mode.
         scale_type: ``float8e8m0`` for the MX formats, in weight-only mode.
         matmul_nbits: Plan for ``com.microsoft.MatMulNBits``, in weight-only mode.
+        prepare: False for the graph as it is, but for what a plan needs; see ``QuantConfig``.
         overrides: Settings of single nodes, see :func:`quantize`.
 
     Raises:
@@ -48,12 +52,14 @@ def inspect(
 
     settings = resolve_config(
         config,
+        target=target,
         weights=weights,
         dynamic=dynamic,
         weight_only=weight_only,
         block=block,
         scale_type=scale_type,
         matmul_nbits=matmul_nbits,
+        prepare=prepare,
         overrides=overrides,
     )
     loaded = load_model(model)
@@ -91,5 +97,6 @@ def inspect(
         quantized=plan.quantized,
         total=plan.nodes,
         actions=prepared.actions,
+        target=settings.target,
         table=plan_table(prepared, plan, settings, selection),
     )

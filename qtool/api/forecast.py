@@ -67,8 +67,9 @@ class PlanTable:
 
 
 def named_nodes(model: ir.Model, settings: QuantConfig) -> Iterator[tuple[str, ir.Node]]:
-    """The nodes that a plan has a row for, under its names: those in bodies only where the mode walks them."""
+    """The nodes that a plan has a row for, under its names."""
     from qtool.plan.scopes import scoped_nodes
+    from qtool.prepare.branches import is_capture
     from qtool.prepare.graph_edits import all_graphs
 
     if settings.weight_only:
@@ -76,7 +77,8 @@ def named_nodes(model: ir.Model, settings: QuantConfig) -> Iterator[tuple[str, i
         return
     for graph in all_graphs(model):
         for node in graph:
-            yield node.name or "", node
+            if not is_capture(node):
+                yield node.name or "", node
 
 
 def plan_table(prepared: Prepared, plan: Plan, config: QuantConfig, selection: Selection) -> PlanTable:
@@ -86,7 +88,7 @@ def plan_table(prepared: Prepared, plan: Plan, config: QuantConfig, selection: S
 
     nodes = list(named_nodes(prepared.model, config))
     known = frozenset(name for name, _ in nodes)
-    rows = plan_rows(nodes, prepared.model.graph, plan, config, selection)
+    rows = plan_rows(nodes, prepared.model, plan, config, selection)
     before = constant_bytes(prepared.model, {node: name for name, node in nodes})
     found, remark = None, None
     try:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from qtool.api.forecast import PlanTable
     from qtool.plan import Plan, Selection
+    from qtool.plan.fusion import Fusion
     from qtool.prepare.prepare import Prepared
 
 # (number of samples, inputs) to verify on, for a float model and the folder of its external data
@@ -181,7 +182,14 @@ class Job:
         self.notes += quality_notes(self._published.sqnr_db, samples, remedy)
 
     def result(
-        self, prepared: Prepared, plan: Plan, settings: QuantConfig, done: str, *, verified_on: str = "calibration"
+        self,
+        prepared: Prepared,
+        plan: Plan,
+        settings: QuantConfig,
+        done: str,
+        *,
+        verified_on: str = "calibration",
+        fusion: Fusion | None = None,
     ) -> QuantizeResult:
         """What was done; ``done`` says it in one clause."""
         published = self._published
@@ -206,5 +214,6 @@ class Job:
             peak_rss_bytes=peak_rss(),
             config=settings,
             message=f"{done}{where}",
+            fusion=fusion,
             table=self.table,
         )

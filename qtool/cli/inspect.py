@@ -10,7 +10,8 @@ import typer
 
 from qtool.cli import _options as opt
 from qtool.cli._output import STDOUT, Output, check_json_target, human_bytes
-from qtool.cli._summary import show_rows, show_totals
+from qtool.cli._summary import show_rows, show_totals, target_line
+from qtool.targets import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from qtool.api import Inspection
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 EXAMPLES = opt.examples(
     "qtool inspect model.onnx",
     "qtool inspect model.onnx -v",
+    "qtool inspect model.onnx --target tensorrt",
     "qtool inspect model.onnx --show skipped",
     "qtool inspect transformer.onnx --dynamic",
     "qtool inspect transformer.onnx --weight-only --weights int4",
@@ -28,12 +30,14 @@ EXAMPLES = opt.examples(
 def inspect(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
     config: opt.ConfigFile = None,
+    target: opt.Target = None,
     weights: opt.Weights = None,
     dynamic: opt.Dynamic = None,
     weight_only: opt.WeightOnly = None,
     block: opt.Block = None,
     scale_type: opt.ScaleType = None,
     matmul_nbits: opt.MatMulNBits = None,
+    prepare: opt.NoPrepare = None,
     override: opt.Overrides = None,
     show: opt.Show = None,
     json_target: opt.JsonTarget = None,
@@ -54,12 +58,14 @@ def inspect(
     inspection = api.inspect(
         model,
         config=config,
+        target=target,
         weights=weights,
         dynamic=dynamic,
         weight_only=weight_only,
         block=block,
         scale_type=scale_type,
         matmul_nbits=matmul_nbits,
+        prepare=prepare,
         overrides=opt.overrides(override),
     )
     if json_target is not None:
@@ -91,6 +97,11 @@ def _show(out: Output, model: Path, found: Inspection, which: str | None) -> Non
             right=["nodes", "quantized"],
         )
     out.data("")
+    out.data(f"{found.quantized} of {found.total} nodes would be quantized")
+    if found.target != DEFAULT_TARGET:
+        out.data(f"for target {target_line(found.target)}")
+    if not out.verbose:
+        out.hint("-v lists every node.")
     inside = found.total - len(found.nodes)
     remark = f"; {inside} of them are inside subgraphs, which stay float" if inside else ""
     out.data(f"{found.quantized} of {found.total} nodes would be quantized{remark}")

@@ -19,6 +19,8 @@ EXAMPLES = opt.examples(
     "qtool quantize model.onnx --calib 'images/*.npz' --samples 200 --shuffle 0",
     "qtool quantize bert.onnx --calib input_ids=ids.npy attention_mask=mask.npy",
     "qtool quantize model.onnx --stats model.stats.npz --method mse --method '/head/*=minmax'",
+    "qtool quantize model.onnx --calib calib.npz --dry-run",
+    "qtool quantize model.onnx --calib calib.npz --target tensorrt",
     "qtool quantize model.onnx --calib calib.npz --override '/head/*=activations:uint16' --override 'op:Gemm=float'",
     "qtool quantize model.onnx --calib calib.npz --dry-run --show skipped",
     "qtool quantize transformer.onnx --dynamic",
@@ -75,6 +77,7 @@ def quantize(
             rich_help_panel=opt.CALIBRATION,
         ),
     ] = None,
+    target: opt.Target = None,
     format_: Annotated[
         str | None,
         typer.Option(
@@ -129,6 +132,7 @@ def quantize(
     block: opt.Block = None,
     scale_type: opt.ScaleType = None,
     matmul_nbits: opt.MatMulNBits = None,
+    prepare: opt.NoPrepare = None,
     config: opt.ConfigFile = None,
     include: Annotated[
         list[str] | None,
@@ -219,6 +223,7 @@ def quantize(
             calib or None,
             stats=stats,
             output=output,
+            target=target,
             format=format_,
             activations=activations,
             weights=weights,
@@ -235,6 +240,7 @@ def quantize(
             block=block,
             scale_type=scale_type,
             matmul_nbits=matmul_nbits,
+            prepare=prepare,
             overrides=opt.overrides(override),
             config=config,
             random_calib=random_calib,

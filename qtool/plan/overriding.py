@@ -108,7 +108,9 @@ def override_of(graph: Graph, decision: Decision, selection: Selection) -> Overr
 
 def _changed(config: QuantConfig, changes: dict[str, Any], tensor: str) -> QuantConfig:
     # weights and format are the nodes' own affair: here they must only not stand in the way
-    legal = {"format": "qdq", "weights": "int8", "overrides": ()}
+    legal: dict[str, Any] = {"overrides": ()}
+    legal |= {"format": "qdq"} if "qdq" in config.facts.formats else {}
+    legal |= {"weights": "int8"} if "int8" in config.facts.weights else {}
     try:
         return config.with_options(**legal, **changes)
     except ConfigError as error:
@@ -172,11 +174,11 @@ def _word(value: object) -> str:
 
 
 def without_quantized_nodes(
-    config: QuantConfig, selection: Selection, nodes: Iterable[ir.Node], decided: Iterable[str]
+    config: QuantConfig, selection: Selection, model: ir.Model, decided: Iterable[str]
 ) -> list[str]:
     """A line for each override that is about no quantized node."""
     names = set(decided)
-    quantized = [node for node in nodes if node.name in names]
+    quantized = [node for node in model.graph.all_nodes() if node.name in names]
     return [
         f"{override.subject} ({override.describe()}) changes nothing: no node that it matches is quantized"
         for override in config.overrides

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import onnx_ir as ir
 from qtool.config import QuantConfig
 from qtool.granularity import PerAxis, PerBlock
 from qtool.plan.analysis import Graph
+from qtool.plan.bodies import planned_graphs
 from qtool.plan.overriding import ActivationSettings, activation_settings
 from qtool.plan.plan import Decision, Form, Plan, WeightPlan
 from qtool.plan.ranges import fixed_ranges, shared_groups
@@ -102,18 +103,18 @@ class PlanRow:
 
 
 def plan_rows(
-    nodes: Sequence[tuple[str, ir.Node]], graph: ir.Graph, plan: Plan, config: QuantConfig, selection: Selection
+    nodes: Sequence[tuple[str, ir.Node]], model: ir.Model, plan: Plan, config: QuantConfig, selection: Selection
 ) -> list[PlanRow]:
     """A row for each node that the plan knows, in graph order.
 
     Args:
         nodes: (name in the plan, node) in graph order.
-        graph: The prepared graph.
+        model: The prepared model.
         plan: With or without parameters.
         config: The settings that it was made with.
         selection: The patterns that it was made with.
     """
-    sources = _Sources(graph, plan, config, selection)
+    sources = _Sources(model, plan, config, selection)
     rows: dict[str, PlanRow] = {}
     for d in plan.decisions:
         said = f"override: {', '.join(f'{k} {str(v).lower()}' for k, v in d.override)}" if d.override else ""
@@ -130,21 +131,31 @@ def plan_rows(
 class _Sources:
     """Where scales come from."""
 
-    def __init__(self, graph: ir.Graph, plan: Plan, config: QuantConfig, selection: Selection) -> None:
+    def __init__(self, model: ir.Model, plan: Plan, config: QuantConfig, selection: Selection) -> None:
         self._plan = plan
-        analysis = Graph(graph)
-        names = list(plan.tensors)
-        static = [d for d in plan.decisions if d.form not in (Form.DYNAMIC, Form.WEIGHT_ONLY)]
-        self._settings = ActivationSettings(config, {})
+        self._config = config
+        self._selection = selection
+        self._special: dict[str, QuantConfig] = {}
         self._first: dict[str, str] = {}
-        self._fixed: Mapping[str, tuple[float, float]] = {}
-        self._producers = {n: v.producer() for n, v in analysis.values.items()}
-        if static and names:
-            self._settings = activation_settings(analysis, static, names, config, selection)
-            for group in shared_groups(static, names):
-                self._first.update((name, group[0]) for name in group)
-            values = {name: analysis.values[name] for name in names if name in analysis.values}
-            self._fixed = fixed_ranges(values, static, self._settings.of)
+        self._fixed: dict[str, tuple[float, float]] = {}
+        self._producers: dict[str, ir.Node | None] = {}
+        if plan.tensors:
+            for graph in planned_graphs(model):
+                self._look(graph)
+        self._settings = ActivationSettings(config, self._special)
+
+    def _look(self, graph: Graph) -> None:
+        """Settle what one graph says about its activations."""
+        self._producers |= {n: v.producer() for n, v in graph.values.items()}
+        decisions = [d for d in self._plan.decisions if d.node in graph.by_name and (d.inputs or d.outputs)]
+        names = list(dict.fromkeys(t for d in decisions for t in (*(t for _, t in d.inputs), *d.outputs)))
+        names = [name for name in self._plan.tensors if name in names]
+        settings = activation_settings(graph, decisions, names, self._config, self._selection)
+        self._special |= settings.special
+        for group in shared_groups(decisions, names):
+            self._first.update((name, group[0]) for name in group)
+        values = {name: graph.values[name] for name in names if name in graph.values}
+        self._fixed |= fixed_ranges(values, decisions, settings.of)
 
     def of(self, decision: Decision) -> list[ScaleSource]:
         """Of every tensor of a decision."""
