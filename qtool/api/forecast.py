@@ -123,7 +123,8 @@ def _forecast(
     elif config.dynamic:
         emitted = emit_dynamic(model, plan)
     else:
-        if any(params is None for params in plan.tensors.values()):
+        weights = [w.params for d in plan.decisions for w in d.weights]
+        if any(params is None for params in (*plan.tensors.values(), *weights)):
             plan = build_plan(model, config, selection, _any_statistics(plan))
         metadata |= {"calibration.samples": "100", "calibration.sha256": json.dumps(["0" * 64])}
         emitted = emit(model, plan, format=config.format, dedicated_qdq=config.dedicated_qdq)

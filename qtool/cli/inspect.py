@@ -97,17 +97,12 @@ def _show(out: Output, model: Path, found: Inspection, which: str | None) -> Non
             right=["nodes", "quantized"],
         )
     out.data("")
-    out.data(f"{found.quantized} of {found.total} nodes would be quantized")
-    if found.target != DEFAULT_TARGET:
-        out.data(f"for target {target_line(found.target)}")
-    if not out.verbose:
-        out.hint("-v lists every node.")
-    inside = found.total - len(found.nodes)
-    remark = f"; {inside} of them are inside subgraphs, which stay float" if inside else ""
-    out.data(f"{found.quantized} of {found.total} nodes would be quantized{remark}")
     if found.table is not None and found.table.forecast is not None:
         expected = found.table.forecast.file_bytes
         out.data(f"{human_bytes(expected)} would be the size of the file, {expected / found.nbytes:.1%} of this one")
+    out.data(f"{found.quantized} of {found.total} nodes would be quantized")
+    if found.target != DEFAULT_TARGET:
+        out.data(f"for target {target_line(found.target)}")
     if found.table is not None and found.table.remark is not None:
         out.note(found.table.remark)
     if which is None:
