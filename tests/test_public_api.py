@@ -22,6 +22,7 @@ PROMISED = {
     "inspect",
     "load_stats",
     "merge_stats",
+    "prepare",
     "quantize",
 }
 
@@ -49,7 +50,7 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = qtool.quantise
 
 
-@pytest.mark.parametrize("name", ["calibrate", "evaluate"])
+@pytest.mark.parametrize("name", ["calibrate", "evaluate", "prepare"])
 def test_a_stage_package_does_not_hide_the_function_of_its_name(name: str):
     stage = importlib.import_module(f"qtool.{name}")
     assert isinstance(stage, types.ModuleType)
