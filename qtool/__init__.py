@@ -20,6 +20,7 @@ from qtool.version import package_version
 if TYPE_CHECKING:
     from qtool.api import calibrate as calibrate
     from qtool.api import compare_methods as compare_methods
+    from qtool.api import compare_models as compare_models
     from qtool.api import diff_stats as diff_stats
     from qtool.api import evaluate as evaluate
     from qtool.api import inspect as inspect
@@ -38,6 +39,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "compare_methods",
+    "compare_models",
     "diff_stats",
     "evaluate",
     "inspect",
@@ -52,6 +54,7 @@ _HOMES = {
     "QuantConfig": "qtool.config",
     "calibrate": "qtool.api",
     "compare_methods": "qtool.api",
+    "compare_models": "qtool.api",
     "diff_stats": "qtool.api",
     "evaluate": "qtool.api",
     "inspect": "qtool.api",

@@ -1,6 +1,7 @@
 """The Python API: what the commands do. No terminal code; inputs are never changed."""
 
 from qtool.api._calibrate import calibrate
+from qtool.api._compare import compare_models
 from qtool.api._evaluate import evaluate
 from qtool.api._inspect import inspect
 from qtool.api._prepare import prepare
@@ -17,6 +18,7 @@ __all__ = [
     "QuantizeResult",
     "calibrate",
     "compare_methods",
+    "compare_models",
     "diff_stats",
     "evaluate",
     "inspect",

@@ -21,6 +21,7 @@ def inspect(
     model: ModelLike,
     *,
     config: QuantConfig | str | os.PathLike[str] | None = None,
+    target: str | None = None,
     weights: str | None = None,
     dynamic: bool | None = None,
     weight_only: bool | None = None,
@@ -34,6 +35,7 @@ def inspect(
     Args:
         model: A path, proto or onnx_ir model; never changed.
         config: Settings; by default those of :func:`quantize`.
+        target: What the model would be for.
         weights: Element type of weights; this and the others override ``config`` where they are not None.
         dynamic: Plan for dynamic mode.
         weight_only: Plan for weight-only mode.
@@ -51,6 +53,7 @@ def inspect(
 
     settings = resolve_config(
         config,
+        target=target,
         weights=weights,
         dynamic=dynamic,
         weight_only=weight_only,
@@ -92,6 +95,7 @@ def inspect(
         quantized=plan.quantized,
         total=plan.nodes,
         actions=prepared.actions,
+        target=settings.target,
     )
 
 

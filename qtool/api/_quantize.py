@@ -28,6 +28,7 @@ def quantize(
     stats: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
     config: QuantConfig | str | os.PathLike[str] | None = None,
+    target: str | None = None,
     format: str | None = None,  # noqa: A002 - the field's own word, as in onnxruntime.quantization
     activations: str | None = None,
     weights: str | None = None,
@@ -70,6 +71,8 @@ def quantize(
             from the data that it was made of, whatever the range method.
         output: Destination; by default ``<model>.int8.onnx`` beside a model that is a file, and memory otherwise.
         config: Settings, or a TOML file of settings; the options below override them where they are not None.
+        target: What the model is for, one of ``qtool.targets``: it decides the defaults of the next five, and what is
+            legal.
         format: ``qlinear`` or ``qdq``.
         activations: Element type of activations.
         weights: Element type of weights.
@@ -111,6 +114,7 @@ def quantize(
     """
     settings = resolve_config(
         config,
+        target=target,
         format=format,
         activations=activations,
         weights=weights,

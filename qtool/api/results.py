@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from qtool.config import QuantConfig
 from qtool.errors import EXIT_OK
+from qtool.targets import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     import onnx
 
     from qtool.plan import Plan, Skip
+    from qtool.plan.fusion import Fusion
     from qtool.runtime import TensorInfo
 
 
@@ -42,6 +44,8 @@ class QuantizeResult:
         config: The settings that took effect.
         exit_code: What a command should exit with.
         message: One line.
+        fusion: Which of the quantized nodes onnxruntime will run on codes, as predicted from the plan; None in the
+            modes that calibrate nothing.
     """
 
     model_path: Path | None
@@ -64,6 +68,7 @@ class QuantizeResult:
     engine: str = "ort"
     exit_code: int = EXIT_OK
     message: str = ""
+    fusion: Fusion | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Strict-JSON-ready: infinities and NaN are strings."""
@@ -85,6 +90,7 @@ class QuantizeResult:
             "config": self.config.to_dict(),
             "actions": list(self.actions),
             "notes": list(self.notes),
+            "fusion": self.fusion.to_dict() if self.fusion is not None else None,
             "plan": self.plan.to_dict(),
         }
 
@@ -166,6 +172,7 @@ class Inspection:
         quantized: Nodes that would be quantized, absorbed ones included.
         total: Nodes of the prepared graph, those in subgraphs included.
         actions: What preparation would do to the float graph.
+        target: What the model would be for.
     """
 
     nodes: list[tuple[str, str, str, str]]
@@ -180,6 +187,7 @@ class Inspection:
     quantized: int
     total: int
     actions: tuple[str, ...] = ()
+    target: str = DEFAULT_TARGET
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -192,6 +200,7 @@ class Inspection:
             "opset": self.opset,
             "ir_version": self.ir_version,
             "domains": self.domains,
+            "target": self.target,
             "bytes": self.nbytes,
             "weight_bytes": self.weight_bytes,
             "inputs": rows(self.inputs),

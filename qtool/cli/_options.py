@@ -16,6 +16,7 @@ SELECTION = "Which nodes"
 QUANTIZATION = "Quantization"
 WEIGHT_ONLY = "Weight-only mode"
 RUN = "Run and output"
+LAYERS = "Layers"
 GATES = "Gates"
 
 Threads = Annotated[
@@ -37,6 +38,37 @@ JsonTarget = Annotated[
         metavar="FILE|-",
         show_default=False,
         help="Write the result as JSON to FILE, or to stdout for '-' (then nothing else is written there).",
+        rich_help_panel=RUN,
+    ),
+]
+MarkdownTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--markdown",
+        metavar="FILE|-",
+        show_default=False,
+        help="Write the result as Markdown, for a comment on a change, to FILE, or to stdout for '-'.",
+        rich_help_panel=RUN,
+    ),
+]
+JUnitTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--junit",
+        metavar="FILE|-",
+        show_default=False,
+        help="Write JUnit XML with a test case per gate, which CI shows, to FILE, or to stdout for '-'.",
+        rich_help_panel=RUN,
+    ),
+]
+HtmlTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--html",
+        metavar="FILE|-",
+        show_default=False,
+        help="Write a report with charts as one HTML file that needs nothing else to FILE, or to stdout for '-'. Needs "
+        r"the extra 'report': pip install 'qtool\[report]'.",
         rich_help_panel=RUN,
     ),
 ]
@@ -110,6 +142,18 @@ ConfigFile = Annotated[
         metavar="FILE.toml",
         show_default=False,
         help="Read settings from the \\[quantize] table of FILE.toml; options given here win.",
+        rich_help_panel=QUANTIZATION,
+    ),
+]
+
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        show_default="ort-x64",
+        help="What the model is for: ort-x64, avx2, openvino, ort-arm, portable, qnn or tensorrt. It decides the "
+        "defaults of form, types and symmetry, and what is legal.",
         rich_help_panel=QUANTIZATION,
     ),
 ]
@@ -249,3 +293,32 @@ Dynamic = Annotated[
 def examples(*commands: str) -> str:
     """The examples at the end of a command's help, one per line."""
     return "\n".join(["Examples:", *(f"$ {command}" for command in commands)])
+
+
+Layers = Annotated[
+    bool,
+    typer.Option(
+        "--layers",
+        help="Show which quantized operators the noise comes from, why, and what to type next.",
+        rich_help_panel=LAYERS,
+    ),
+]
+Sensitivity = Annotated[
+    bool,
+    typer.Option(
+        "--sensitivity",
+        help="Show what each quantized operator alone gains in float: one run of the model for each.",
+        rich_help_panel=LAYERS,
+    ),
+]
+LayerSamples = Annotated[
+    int | None,
+    typer.Option(
+        "--layer-samples",
+        metavar="N",
+        min=1,
+        show_default="by their size",
+        help="Samples that --layers and --sensitivity look at, the first in order.",
+        rich_help_panel=LAYERS,
+    ),
+]

@@ -19,6 +19,7 @@ EXAMPLES = opt.examples(
     "qtool quantize bert.onnx --calib input_ids=ids.npy attention_mask=mask.npy",
     "qtool quantize model.onnx --stats model.stats.npz --method mse --method '/head/*=minmax'",
     "qtool quantize model.onnx --calib calib.npz --dry-run",
+    "qtool quantize model.onnx --calib calib.npz --target tensorrt",
     "qtool quantize transformer.onnx --dynamic",
     "qtool quantize model.onnx --weight-only --weights int4 --block 32",
 )
@@ -73,6 +74,7 @@ def quantize(
             rich_help_panel=opt.CALIBRATION,
         ),
     ] = None,
+    target: opt.Target = None,
     format_: Annotated[
         str | None,
         typer.Option(
@@ -214,6 +216,7 @@ def quantize(
             calib or None,
             stats=stats,
             output=output,
+            target=target,
             format=format_,
             activations=activations,
             weights=weights,

@@ -19,7 +19,7 @@ import onnx_ir.passes.common as common_passes
 from qtool.emit.constants import Constants, QuantizedConstant
 from qtool.emit.sink import sink_dequantizers
 from qtool.errors import ModelError
-from qtool.plan import Decision, Plan
+from qtool.plan import Decision, Form, Plan
 from qtool.prepare.branches import if_branches, remove_captures
 from qtool.prepare.graph_edits import ORIGIN_KEY, NameAllocator
 from qtool.prepare.remove_dead_nodes import RemoveDeadNodesPass
@@ -95,7 +95,9 @@ class Rewriter(ABC):
         """Rewrite the decisions about the nodes of one graph."""
         decisions = [decision for decision in self.plan.decisions if decision.node in self._nodes]
         for decision in decisions:
-            if self.is_integer_operator(decision):
+            if decision.form is Form.WEIGHT_ONLY and decision.op_type == "Gather":
+                self._table(decision)
+            elif self.is_integer_operator(decision):
                 self.integer_operator(decision)
             else:
                 self._qdq(decision)
@@ -201,6 +203,53 @@ class Rewriter(ABC):
             self._rescaled_output(decision, node.outputs[0])
         for name in decision.outputs:
             self.codes(name)
+
+    def _table(self, decision: Decision) -> None:
+        """Gather codes; they become floats by one scale, or by scales that are gathered like them.
+
+        Opset 21 has a DequantizeLinear with one scale per row of whatever rank; below it, that is a Cast and a Mul.
+        """
+        node, params = self._nodes[decision.node], decision.weights[0].params
+        source, indices, output = node.inputs[0], node.inputs[1], node.outputs[0]
+        assert source is not None, "Bug: a Gather without a table"
+        assert params is not None, "Bug: a planned table without parameters"
+        codes = self.constants.codes(source, params)
+        rows = self.new_value(f"{output.name}_quantized", ir.DataType(params.dtype.onnx), output.shape)
+        real = self.new_value(f"{output.name}_dequantized", ir.DataType.FLOAT, output.shape)
+        gather = ir.node("Gather", [codes, indices], None, outputs=[rows], name=node.name, doc_string=node.doc_string)
+        for attribute in node.attributes.values():
+            gather.attributes.add(attribute)
+        if not params.scale.ndim:
+            inputs: list[ir.Value | None] = [rows, *self.constants.parameters(source.name or "", params)]
+            added = [gather, self.new_node("DequantizeLinear", inputs, f"{node.name}_DequantizeLinear", [real])]
+        else:
+            added = [gather, *self._scaled_rows(node, params, rows, real)]
+        self.graph.insert_after(node, added)
+        output.replace_all_uses_with(real, replace_graph_outputs=True)
+        self._values[output.name or ""] = real
+        name = output.name
+        output.name = self.names.value(f"{name}_float")
+        real.name = name
+        self._dead[node] = None
+
+    def _scaled_rows(self, node: ir.Node, params: QParams, rows: ir.Value, real: ir.Value) -> list[ir.Node]:
+        source = node.inputs[0]
+        assert source is not None, "Bug: a Gather without a table"
+        column = self.constants.array(f"{source.name}_scale", params.scale.reshape(-1, 1))
+        shape = None if rows.shape is None else ir.Shape([*rows.shape.dims[:-1], 1])
+        scales = self.new_value(f"{rows.name}_scales", ir.DataType.FLOAT, shape)
+        gather = self.new_node("Gather", [column, node.inputs[1]], f"{node.name}_scales", [scales])
+        for attribute in node.attributes.values():
+            gather.attributes.add(attribute)
+        if self.opset >= 21:
+            width = source.shape[-1] if source.shape is not None else 0
+            assert isinstance(width, int), "Bug: a constant of unknown shape"
+            attributes = {"axis": -1, "block_size": width}
+            name = f"{node.name}_DequantizeLinear"
+            return [gather, self.new_node("DequantizeLinear", [rows, scales], name, [real], attributes)]
+        floats = self.new_value(f"{rows.name}_float", ir.DataType.FLOAT, rows.shape)
+        cast = self.new_node("Cast", [rows], f"{node.name}_Cast", [floats], {"to": int(ir.DataType.FLOAT)})
+        return [gather, cast, self.new_node("Mul", [floats, scales], f"{node.name}_Mul", [real])]
 
     def _rescaled_output(self, decision: Decision, value: ir.Value) -> None:
         """Quantize what a division by c would have read, under c times the scale of what it would have written."""

@@ -286,7 +286,7 @@ def test_every_setting_can_come_from_a_file(work):
     weights_only = {"weight_only": "true", "weights": '"uint8"', "block": "16"}
     modes = [
         values,
-        {"dynamic": "true", "weights": '"uint8"'},
+        {"dynamic": "true", "weights": '"uint8"', "target": '"ort-arm"'},
         weights_only | {"matmul_nbits": "true"},
         weights_only | {"weights": '"float4e2m1"', "scale_type": '"float8e8m0"', "prepare": "false"},
     ]

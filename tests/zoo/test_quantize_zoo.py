@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 
 from qtool import api
+from tests.fusion import check_fusion
 
 pytestmark = pytest.mark.zoo
 
@@ -61,6 +62,7 @@ def test_a_real_model_stays_close_to_float(name, form, zoo, tmp_path):
     for op_type, count in EXPECTED[name].items():
         assert result.by_op[op_type][0] >= count
     assert result.bytes_after < result.bytes_before
+    check_fusion(result, result.model_path)
     report = api.evaluate(
         zoo / f"{name}.onnx", result.model_path, zoo / f"{name}_eval.npz", labels=LABELS.get(name), latency=False
     )
