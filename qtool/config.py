@@ -34,6 +34,7 @@ _FLAGS = (
     "allow_empty",
     "weight_only",
     "matmul_nbits",
+    "prepare",
 )
 # the default of a setting that the target decides about where nobody else does
 _OF_TARGET: Any = None
@@ -74,6 +75,7 @@ class QuantConfig:
         block: Elements per scale along the summed axis (weight-only mode); None for what the type usually has.
         scale_type: ``float8e8m0`` for the MX formats (weight-only mode); None for the weight's own type.
         matmul_nbits: Write ``com.microsoft.MatMulNBits`` instead of DequantizeLinear (weight-only mode).
+        prepare: Fold, evaluate and inline in the float graph first; otherwise only what a plan cannot do without.
     """
 
     target: str = DEFAULT_TARGET
@@ -93,6 +95,7 @@ class QuantConfig:
     block: int | None = None
     scale_type: str | None = None
     matmul_nbits: bool = False
+    prepare: bool = True
 
     def __post_init__(self) -> None:
         defaults = self._take_defaults()

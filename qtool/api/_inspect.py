@@ -28,6 +28,7 @@ def inspect(
     block: int | None = None,
     scale_type: str | None = None,
     matmul_nbits: bool | None = None,
+    prepare: bool | None = None,
 ) -> Inspection:
     """Say what a model holds, what would be quantized, and why the rest would not.
 
@@ -41,6 +42,7 @@ def inspect(
         block: Elements per scale along the summed axis, in weight-only mode.
         scale_type: ``float8e8m0`` for the MX formats, in weight-only mode.
         matmul_nbits: Plan for ``com.microsoft.MatMulNBits``, in weight-only mode.
+        prepare: False for the graph as it is, but for what a plan needs; see ``QuantConfig``.
 
     Raises:
         ConfigError: For settings that cannot be carried out.
@@ -58,6 +60,7 @@ def inspect(
         block=block,
         scale_type=scale_type,
         matmul_nbits=matmul_nbits,
+        prepare=prepare,
     )
     loaded = load_model(model)
     source = describe_source(model)
@@ -97,13 +100,15 @@ def inspect(
 
 
 def _named_nodes(model: ir.Model, settings: QuantConfig) -> Iterator[tuple[str, ir.Node]]:
-    """The nodes that a plan has a row for, under its names: those in bodies only where the mode walks them."""
+    """The nodes that a plan has a row for, under its names."""
     from qtool.plan.scopes import scoped_nodes
+    from qtool.prepare.branches import is_capture
     from qtool.prepare.graph_edits import all_graphs
 
     if settings.weight_only:
         yield from scoped_nodes(model.graph)
         return
-    for graph in all_graphs(model) if settings.dynamic else [model.graph]:
+    for graph in all_graphs(model):
         for node in graph:
-            yield node.name or "", node
+            if not is_capture(node):
+                yield node.name or "", node

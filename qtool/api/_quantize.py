@@ -45,6 +45,7 @@ def quantize(
     block: int | None = None,
     scale_type: str | None = None,
     matmul_nbits: bool | None = None,
+    prepare: bool | None = None,
     random_calib: int | None = None,
     samples: int | None = None,
     shuffle: int | None = None,
@@ -89,6 +90,7 @@ def quantize(
         block: Elements per scale along the summed axis, in weight-only mode.
         scale_type: ``float8e8m0`` for the MX formats, in weight-only mode.
         matmul_nbits: Write ``com.microsoft.MatMulNBits`` instead of DequantizeLinear, in weight-only mode.
+        prepare: False leaves out what only makes the float graph better to quantize; see ``QuantConfig``.
         random_calib: Calibrate on this many random samples instead of data.
         samples: Use this many samples of ``calib``, the first in order; by default all.
         shuffle: Seed of the order in which the samples are taken; by default that of the data.
@@ -129,6 +131,7 @@ def quantize(
         block=block,
         scale_type=scale_type,
         matmul_nbits=matmul_nbits,
+        prepare=prepare,
     )
     refuse_unused(
         settings,

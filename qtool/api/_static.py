@@ -58,6 +58,7 @@ def quantize_static(
         wanted_of,
         without_effect,
     )
+    from qtool.plan.fusion import predict_fusion
     from qtool.plan.inputs import input_notes
     from qtool.prepare.fingerprint import fingerprint
 
@@ -144,7 +145,8 @@ def quantize_static(
         )
         job.judge("calibration", "Try --method mse, or leave nodes float with --exclude")
     job.notes += [*plan.notes, *without_effect(settings, plan.tensors)]
-    return job.result(prepared, plan, settings, f"{plan.quantized} of {plan.nodes} nodes quantized")
+    fusion = predict_fusion(prepared.model, plan, settings)
+    return job.result(prepared, plan, settings, f"{plan.quantized} of {plan.nodes} nodes quantized", fusion=fusion)
 
 
 def _provenance(samples: int, hashes: Sequence[str] | None) -> dict[str, Any]:

@@ -89,10 +89,14 @@ def observe(model: ir.Model, tensors: Sequence[Wanted], samples: Samples, **opti
     """Statistics of the wanted tensors; infinities are counted here and judged by the plan."""
     from qtool.calibrate.collect import collect
     from qtool.calibrate.statistics import Statistics
+    from qtool.prepare.expose_branches import expose_branches
 
     if not tensors:  # weights only: nothing to run
         return Statistics({}, 0)
-    with runnable_proto(model) as proto:
+    exposed = expose_branches(model, [one.name for one in tensors])
+    if exposed is not model:
+        options["batch_size"] = 1  # which branch is taken may depend on the values that share a batch
+    with runnable_proto(exposed) as proto:
         return collect(proto, tensors, samples, allow_inf=[one.name for one in tensors], **options)
 
 

@@ -84,20 +84,37 @@ def _opset(model: ir.Model) -> int:
 
 
 def _prepare_for(loaded: ir.Model, settings: QuantConfig, *, max_opset: int | None = None) -> Prepared:
+    from qtool.plan.ops import handlers
     from qtool.prepare.prepare import prepare
     from qtool.runtime.capability import highest_quantizing_opset
 
     opset = _opset(loaded)
     if settings.dynamic:
         # no operator of dynamic mode has a version above 11, and scales per column need none
-        return prepare(loaded, min_opset=DYNAMIC_FLOOR[0], min_ir=DYNAMIC_FLOOR[1], bodies=True)
+        return prepare(
+            loaded,
+            min_opset=DYNAMIC_FLOOR[0],
+            min_ir=DYNAMIC_FLOOR[1],
+            bodies=True,
+            optional=settings.prepare,
+            inline=(*handlers(), "LSTM"),
+        )
     floors = [
         qdtype(settings.activations).floor(),
         qdtype(settings.weights).floor(per_axis=settings.per_channel),
     ]
     min_opset, min_ir = max(f[0] for f in floors), max(f[1] for f in floors)
     highest = highest_quantizing_opset(opset) if max_opset is None else max_opset
-    return prepare(loaded, min_opset=min_opset, min_ir=min_ir, max_opset=max(min_opset, highest))
+    return prepare(
+        loaded,
+        min_opset=min_opset,
+        min_ir=min_ir,
+        max_opset=max(min_opset, highest),
+        bodies=True,
+        captures=True,
+        optional=settings.prepare,
+        inline=tuple(handlers()),
+    )
 
 
 def selection_for(prepared: Prepared, settings: QuantConfig) -> Selection:

@@ -268,6 +268,16 @@ def batch_size(text: str | None) -> int | None:
     return int(text)
 
 
+NoPrepare = Annotated[
+    bool | None,
+    typer.Option(
+        "--prepare/--no-prepare",
+        show_default="prepare",
+        help="Fold, evaluate and inline in the float graph first, or take it as it is but for what a plan needs: "
+        "names, constants as initializers, an opset that is high enough.",
+        rich_help_panel=QUANTIZATION,
+    ),
+]
 Dynamic = Annotated[
     bool | None,
     typer.Option(

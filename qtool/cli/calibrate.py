@@ -50,6 +50,7 @@ def calibrate(
         ),
     ] = None,
     on_nan: opt.OnNan = "stop",
+    prepare: opt.NoPrepare = None,
     config: opt.ConfigFile = None,
     target: opt.Target = None,
     output: Annotated[
@@ -116,6 +117,7 @@ def calibrate(
                 data,
                 output=destination,
                 method=method,
+                prepare=prepare,
                 config=config,
                 target=target,
                 samples=samples,

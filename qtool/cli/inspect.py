@@ -36,6 +36,7 @@ def inspect(
     block: opt.Block = None,
     scale_type: opt.ScaleType = None,
     matmul_nbits: opt.MatMulNBits = None,
+    prepare: opt.NoPrepare = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,
@@ -59,6 +60,7 @@ def inspect(
         block=block,
         scale_type=scale_type,
         matmul_nbits=matmul_nbits,
+        prepare=prepare,
     )
     if json_target is not None:
         out.json(inspection.to_dict(), json_target)
@@ -85,9 +87,7 @@ def _show(out: Output, model: Path, found: Inspection) -> None:
             right=["nodes", "quantized"],
         )
     out.data("")
-    inside = found.total - len(found.nodes)
-    remark = f"; {inside} of them are inside subgraphs, which stay float" if inside else ""
-    out.data(f"{found.quantized} of {found.total} nodes would be quantized{remark}")
+    out.data(f"{found.quantized} of {found.total} nodes would be quantized")
     if found.target != DEFAULT_TARGET:
         out.data(f"for target {target_line(found.target)}")
     if not out.verbose:

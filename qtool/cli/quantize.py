@@ -129,6 +129,7 @@ def quantize(
     block: opt.Block = None,
     scale_type: opt.ScaleType = None,
     matmul_nbits: opt.MatMulNBits = None,
+    prepare: opt.NoPrepare = None,
     config: opt.ConfigFile = None,
     include: Annotated[
         list[str] | None,
@@ -232,6 +233,7 @@ def quantize(
             block=block,
             scale_type=scale_type,
             matmul_nbits=matmul_nbits,
+            prepare=prepare,
             config=config,
             random_calib=random_calib,
             samples=samples,

@@ -61,8 +61,6 @@ def tables(report: Report) -> tuple[Table, ...]:
                 f"{latency.ratio:.2f}×",
             )
         )
-    from qtool.evaluate.writers.layers import layer_tables  # it is made of what is here
-
     intervals = statistics(report)
     shown = (outputs, intervals) if intervals.rows else (outputs,)
     gates = Table(
@@ -71,6 +69,8 @@ def tables(report: Report) -> tuple[Table, ...]:
         tuple((gate.option, "passed" if gate.passed else "FAILED", gate.line) for gate in report.gates),
         figures=False,
     )
+    from qtool.evaluate.writers.layers import layer_tables  # it is made of what is here
+
     return (
         *shown,
         *([gates] if gates.rows else []),
