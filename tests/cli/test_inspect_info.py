@@ -16,7 +16,7 @@ from tests.cli.fakes import strict_json
 def test_inspect_by_operator(api, qtool_command):
     fake = api()
     ended = qtool_command("inspect", "m.onnx", "--config", "c.toml")
-    modes = dict.fromkeys(("target", "weights", "dynamic", "weight_only", "block", "scale_type", "matmul_nbits"))
+    modes = dict.fromkeys(("target", "weights", "dynamic", "weight_only", "block", "scale_type", "matmul_nbits", "prepare"))
     assert fake.calls == [("inspect", (Path("m.onnx"),), {"config": Path("c.toml")} | modes)]
     assert ended.code == 0
     assert ended.out.splitlines() == [
