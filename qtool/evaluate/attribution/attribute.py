@@ -25,7 +25,7 @@ from qtool.evaluate.attribution.next_steps import Option, Starting, commands_of
 from qtool.evaluate.attribution.operator import FloatPart, Operator, float_part
 from qtool.evaluate.attribution.order import sink_dequantizers
 from qtool.evaluate.attribution.report import Attribution, Cause, LayerReport, ranked
-from qtool.evaluate.attribution.share import Errors, output_noise, shares
+from qtool.evaluate.attribution.share import MOST_MEASURED, Errors, output_noise, shares
 from qtool.evaluate.attribution.tally import UnitTally
 from qtool.evaluate.attribution.units import Unit, Units, find_units
 from qtool.evaluate.attribution.walk import OBSERVED, Arrays, needs, walk
@@ -43,7 +43,10 @@ Feeds: TypeAlias = "Mapping[str, Array]"
 OBSERVED_BYTES = 192 << 20
 """Arrays that are looked at, all operators and samples together."""
 BATCH_BYTES = 24 << 20
+HELD_BYTES = 16 << 20
+"""Arrays of units that are worked on at a time; what is computed of them is some times as much."""
 MOST_SAMPLES = 256
+MOST_INJECTED = 16
 KEPT_WEIGHTS = 96 << 20
 """Bytes of float weights of single operators that are kept from batch to batch."""
 _ENOUGH = 0.8  # of the noise, to be removed by the last command
@@ -199,22 +202,30 @@ class _Run:
         """Look at the first samples."""
         first = samples.fixed_batch or 1
         keep = self._weights <= KEPT_WEIGHTS
-        nbytes = 0
-        for rows, feeds in samples.slice(0, min(first, samples.count)).counted_batches(None):
-            self.first_feeds = feeds
-            nbytes += self._batch(feeds, first=True, keep=keep)
-            self.samples += rows
+        nbytes = self._next(samples, first, first, errors=True, keep=keep)
         if not keep:
             return
         each = max(1, nbytes // max(1, self.samples))
         most = min(samples.count, limit if limit is not None else min(MOST_SAMPLES, OBSERVED_BYTES // each))
-        most -= most % first
-        if most <= self.samples:
-            return
-        size = max(1, min(BATCH_BYTES // each, most))
-        for rows, feeds in samples.slice(self.samples, most).counted_batches(size):
-            self._batch(feeds, first=False, keep=True)
+        size = max(1, min(BATCH_BYTES // each, MOST_SAMPLES))
+        # the runs with injected errors are to cost about one pass over the samples
+        injected = min(samples.count // MOST_MEASURED, size, MOST_INJECTED, most - self.samples)
+        if injected > first and samples.batchable:
+            self.errors = Errors()
+            self._next(samples, injected, injected, errors=True, keep=True)
+        self._next(samples, (most - self.samples) // first * first, size, errors=False, keep=True)
+
+    def _next(self, samples: Samples, number: int, size: int, *, errors: bool, keep: bool) -> int:
+        """Look at the next samples; the bytes of what was seen."""
+        nbytes = 0
+        if number <= 0:
+            return 0
+        for rows, feeds in samples.slice(self.samples, self.samples + number).counted_batches(size):
+            if errors:
+                self.first_feeds = feeds
+            nbytes += self._batch(feeds, first=errors, keep=keep)
             self.samples += rows
+        return nbytes
 
     def _batch(self, feeds: Feeds, *, first: bool, keep: bool) -> int:
         """Add a batch to all tallies; the bytes that were looked at.
@@ -224,29 +235,38 @@ class _Run:
         """
         units = [self.pair.units[number] for number in self.numbers]
         reference, candidate = self._models
-        nbytes = done = 0
-        pending: deque[Future[None]] = deque()
+        nbytes = held = done = 0
+        pending: deque[tuple[int, Future[None]]] = deque()
+
+        def finish() -> None:
+            nonlocal held, done
+            size, future = pending.popleft()
+            future.result()
+            held -= size
+            done += 1
+            if self._progress is not None and first:
+                self._progress(done, len(units))
+
         with ThreadPoolExecutor(self._workers) as pool:
             try:
                 for position, (_, arrays) in enumerate(walk(reference, candidate, units, feeds)):
-                    nbytes += sum(a.nbytes for a in (*arrays.expected.values(), *arrays.found.values()))
-                    pending.append(pool.submit(self._unit, self.numbers[position], arrays, feeds, first, keep))
-                    while len(pending) > self._workers:
-                        pending.popleft().result()
-                        done += 1
-                        self._tell(done, len(units), first)
+                    size = sum(a.nbytes for a in (*arrays.expected.values(), *arrays.found.values()))
+                    nbytes += size
+                    while pending and (len(pending) >= self._workers or held + size > HELD_BYTES):
+                        finish()
+                    held += size
+                    pending.append((size, pool.submit(self._unit, self.numbers[position], arrays, feeds, first, keep)))
+                    del arrays
                 while pending:
-                    pending.popleft().result()
-                    done += 1
-                    self._tell(done, len(units), first)
+                    finish()
             finally:
-                for one in pending:
+                for _, one in pending:
                     one.cancel()
         return nbytes
 
     def _unit(self, number: int, arrays: Arrays, feeds: Feeds, first: bool, keep: bool) -> None:
         tally = self.tallies[number]
-        error = tally.update(arrays, feeds)
+        error = tally.update(arrays, feeds, wanted=first)
         with self._lock:
             if error is None:
                 self.misfits[number] = None
@@ -254,10 +274,6 @@ class _Run:
                 self.errors.add(number, tally.noise_to_signal, error)
         if not keep:
             tally.operator.close()
-
-    def _tell(self, done: int, total: int, first: bool) -> None:
-        if self._progress is not None and first:
-            self._progress(done, total)
 
     def close(self) -> None:
         """Give the sessions back."""
