@@ -17,6 +17,7 @@ PROMISED = {
     "__version__",
     "calibrate",
     "compare_methods",
+    "compare_models",
     "diff_stats",
     "evaluate",
     "inspect",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qtool.api.clock import Clock
@@ -24,7 +25,14 @@ def evaluate(
     engine: str = "ort",
     labels: str | None = None,
     metrics: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    ctc_blank: int | None = None,
+    word_separator: int | None = None,
+    fail_under: Mapping[str, float | str] | Sequence[str] = (),
+    fail_over: Mapping[str, float | str] | Sequence[str] = (),
+    min_agreement: float | None = None,
     latency: bool = True,
+    details: bool = False,
     samples: int | None = None,
     shuffle: int | None = None,
     batch: int | None = None,
@@ -42,9 +50,18 @@ def evaluate(
         data: Samples of the float model's inputs.
         engine: What runs the quantized model: ``ort`` is onnxruntime; ``spec`` follows the ONNX documents to the bit
             and takes every element type. The float model always runs in onnxruntime.
-        labels: Key of the labels in the data.
-        metrics: Names of metrics; by default all that the data allow.
+        labels: Key of the labels in the data: class indices, label maps, regression targets or sequences of ids, told
+            by their dtype and shape.
+        metrics: Names of metrics; ``module:name`` is one of your own, ``all`` every one that the data allow; by default
+            the usual ones.
+        outputs: Names of the outputs to compare; by default all.
+        ctc_blank: Class that is the blank, if the output of the labels holds CTC scores.
+        word_separator: Id between words, for the word error rate.
+        fail_under: Lower limits, ``{"sqnr": 30}`` or ``["sqnr=30"]``; the outcomes are ``Report.gates``.
+        fail_over: Upper limits, ``{"kl": 0.01, "drop": "0.5pp"}``.
+        min_agreement: Percent of decisions that must stay the same.
         latency: Whether to time both models; with another engine than ``ort`` they are not timed.
+        details: Whether to describe both files too: hashes, settings, sizes of tensors.
         samples: Use this many samples, the first in order; by default all.
         shuffle: Seed of the order in which the samples are taken; by default that of the data.
         batch: Largest number of samples in a run; by default chosen by their size.
@@ -55,17 +72,25 @@ def evaluate(
             loaded and run once for each.
         progress: Called with ("evaluate", done, total), then with ("layers", ..) and ("sensitivity", ..).
 
+    Returns:
+        The report; a gate that does not hold is in it (``Report.passed``) and raises nothing.
+
     Raises:
-        ConfigError: For an unknown engine or metric.
+        ConfigError: For an unknown engine, metric or output, or a gate that cannot be judged.
         ModelError: If a model cannot be read or run, or the interfaces differ.
         DataError: If samples or labels do not fit.
     """
     from qtool.calibrate.samples import open_samples
+    from qtool.evaluate import gates as gating
     from qtool.evaluate.compare import compare
+    from qtool.evaluate.details import model_details
     from qtool.prepare.load import load_model
     from qtool.runtime import require_engine
 
     require_engine(engine)
+    gates = gating.parse_gates(fail_under, fail_over, min_agreement)
+    needed = gating.required_metrics(gates, labels=labels is not None)
+    gating.require_latency(gates, engine, latency=latency)
     reference, candidate = parsed(float_model), parsed(quant_model)
     opened = open_samples(
         data,
@@ -82,13 +107,16 @@ def evaluate(
             opened,
             engine=engine,
             labels=labels,
-            metrics=metrics,
+            metrics=gating.with_required(metrics, needed),
+            outputs=outputs,
+            ctc_blank=ctc_blank,
+            word_separator=word_separator,
             num_threads=num_threads,
             batch_size=batch,
             latency=latency,
             progress=Clock(progress).progress("evaluate"),
         )
-        return with_layers(
+        report = with_layers(
             report,
             *pair,
             opened,
@@ -98,3 +126,5 @@ def evaluate(
             num_threads=num_threads,
             progress=progress,
         )
+    report = replace(report, details=model_details(reference, candidate)) if details else report
+    return gating.judged(report, gates)

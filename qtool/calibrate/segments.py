@@ -167,7 +167,7 @@ class SegmentedModel:
         if nodes and (not cuts or cuts[-1] < len(nodes)):
             cuts.append(len(nodes))
         last_use = {name: index for index, (_, used) in enumerate(nodes) for name in used}
-        types: dict[str, tuple[np.dtype[Any], tuple[int | str | None, ...]]] = {}
+        types: dict[str, tuple[np.dtype[Any], tuple[int | str | None, ...] | None]] = {}
         segments: list[_Segment] = []
         ends: list[int] = []
         start = 0
@@ -197,7 +197,7 @@ class SegmentedModel:
         stop: int,
         wanted: set[str],
         last_use: Mapping[str, int],
-        types: dict[str, tuple[np.dtype[Any], tuple[int | str | None, ...]]],
+        types: dict[str, tuple[np.dtype[Any], tuple[int | str | None, ...] | None]],
     ) -> _Segment | None:
         """Nodes start to stop as a session; None if it would hand on what no array holds."""
         import onnx
@@ -252,7 +252,8 @@ class SegmentedModel:
         for name in crossing:
             if name in infos:
                 shape = infos[name].shape if name not in declared else (None,) * len(infos[name].shape)
-                types[name] = (infos[name].dtype, shape)
+                # onnxruntime gives a shape of no dimensions where it does not know the rank, too
+                types[name] = (infos[name].dtype, shape or None)
         return _Segment(session, tuple(inputs), tuple(kept), tuple(observed))
 
 
@@ -298,7 +299,7 @@ def _require_known(tensors: Sequence[str], known: set[str]) -> None:
                 f"The model's graph has no tensor '{name}'.",
                 hint=f"Did you mean {' or '.join(repr(n) for n in near)}?"
                 if near
-                else "Only tensors of the top graph can be observed, not those inside If or Loop bodies.",
+                else "Only tensors of the top graph and of If branches can be observed, not those inside Loop bodies.",
             )
 
 

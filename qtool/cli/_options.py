@@ -41,6 +41,37 @@ JsonTarget = Annotated[
         rich_help_panel=RUN,
     ),
 ]
+MarkdownTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--markdown",
+        metavar="FILE|-",
+        show_default=False,
+        help="Write the result as Markdown, for a comment on a change, to FILE, or to stdout for '-'.",
+        rich_help_panel=RUN,
+    ),
+]
+JUnitTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--junit",
+        metavar="FILE|-",
+        show_default=False,
+        help="Write JUnit XML with a test case per gate, which CI shows, to FILE, or to stdout for '-'.",
+        rich_help_panel=RUN,
+    ),
+]
+HtmlTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--html",
+        metavar="FILE|-",
+        show_default=False,
+        help="Write a report with charts as one HTML file that needs nothing else to FILE, or to stdout for '-'. Needs "
+        r"the extra 'report': pip install 'qtool\[report]'.",
+        rich_help_panel=RUN,
+    ),
+]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="List everything that is otherwise summarized.", rich_help_panel=RUN)
 ]
@@ -111,6 +142,18 @@ ConfigFile = Annotated[
         metavar="FILE.toml",
         show_default=False,
         help="Read settings from the \\[quantize] table of FILE.toml; options given here win.",
+        rich_help_panel=QUANTIZATION,
+    ),
+]
+
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        show_default="ort-x64",
+        help="What the model is for: ort-x64, avx2, openvino, ort-arm, portable, qnn or tensorrt. It decides the "
+        "defaults of form, types and symmetry, and what is legal.",
         rich_help_panel=QUANTIZATION,
     ),
 ]
@@ -225,6 +268,16 @@ def batch_size(text: str | None) -> int | None:
     return int(text)
 
 
+NoPrepare = Annotated[
+    bool | None,
+    typer.Option(
+        "--prepare/--no-prepare",
+        show_default="prepare",
+        help="Fold, evaluate and inline in the float graph first, or take it as it is but for what a plan needs: "
+        "names, constants as initializers, an opset that is high enough.",
+        rich_help_panel=QUANTIZATION,
+    ),
+]
 Dynamic = Annotated[
     bool | None,
     typer.Option(

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from qtool.errors import ConfigError, DataError, ModelError
-from qtool.evaluate.latency import measure
-from qtool.evaluate.metrics import select_metrics
-from qtool.evaluate.metrics.base import Array
-from qtool.evaluate.report import Latency, Report, Sizes, Source
+from qtool.errors import ConfigError, ModelError
+from qtool.evaluate.labels import kinds_of, misfit, require_numbers
+from qtool.evaluate.latency import measure_all
+from qtool.evaluate.metrics import PRIMARY, applying, select_metrics, unknown
+from qtool.evaluate.metrics.base import LabelKind, Metric
+from qtool.evaluate.paired import limit, statistics
+from qtool.evaluate.report import Latency, OutputReport, Report, Sizes, Source
 from qtool.evaluate.sizes import model_bytes
 from qtool.evaluate.tally import OutputTally
 
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qtool.calibrate.samples import Samples
-    from qtool.runtime import Session
+    from qtool.runtime import Session, TensorInfo
 
 ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 
@@ -44,6 +48,9 @@ def compare(
     engine: str = "ort",
     labels: str | None = None,
     metrics: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    ctc_blank: int | None = None,
+    word_separator: int | None = None,
     num_threads: int | None = None,
     batch_size: int | None = None,
     latency: bool = True,
@@ -56,9 +63,14 @@ def compare(
         quant_model: The candidate, with the same inputs and outputs.
         samples: Inputs of the float model; opened with ``labels=[labels]`` if labels are wanted.
         engine: What runs the quantized model; the float model runs in onnxruntime.
-        labels: Key of the labels: class indices of shape ``output.shape[:-1]`` over all samples, -100 where a position
-            has no answer. They belong to the first output of that shape. None: no metric against labels.
-        metrics: Names of metrics, see ``METRICS``; None: all that the data allow.
+        labels: Key of the labels, over all samples; what they are is told by their dtype and shape, see
+            ``evaluate.labels``. They belong to the first output that they fit. None: no metric against labels.
+        metrics: Names of metrics, see ``METRICS`` and ``SPECIAL``, or ``module:name`` for one of the user's own; None:
+            what is computed unasked.
+        outputs: Names of the outputs to compare; None: all.
+        ctc_blank: The output that the labels belong to holds CTC scores, in which this class is the blank, and the
+            labels are sequences of ids.
+        word_separator: Id that stands between words in such sequences.
         num_threads: Threads of each session; None: the runtime's own choice.
         batch_size: Samples per run, where the model leaves it open; None: some megabytes worth, at most 32.
         latency: Whether to time both models, on the first samples; not done for an engine other than ``ort``, whose
@@ -66,74 +78,233 @@ def compare(
         progress: Called with (samples done, samples in all) after each batch.
 
     Raises:
-        ConfigError: If the engine or a metric is unknown, or a metric needs labels and ``labels`` is None, or a number
-            is not positive.
+        ConfigError: If the engine, a metric or an output is unknown, or a metric needs labels and ``labels`` is None,
+            or a number is not positive.
         ModelError: If a model cannot be read or run, or the two differ in their inputs or outputs.
         DataError: If the samples or the labels do not fit.
+    """
+    (report,) = compare_all(
+        float_model,
+        [quant_model],
+        samples,
+        engine=engine,
+        labels=labels,
+        metrics=metrics,
+        outputs=outputs,
+        ctc_blank=ctc_blank,
+        word_separator=word_separator,
+        num_threads=num_threads,
+        batch_size=batch_size,
+        latency=latency,
+        progress=progress,
+    )
+    return report
+
+
+def compare_all(
+    float_model: ModelLike,
+    quant_models: Sequence[ModelLike],
+    samples: Samples,
+    *,
+    engine: str = "ort",
+    labels: str | None = None,
+    metrics: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    ctc_blank: int | None = None,
+    word_separator: int | None = None,
+    num_threads: int | None = None,
+    batch_size: int | None = None,
+    latency: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Report, ...]:
+    """Compare a model with each of several on samples; the outputs of the float model are computed once.
+
+    Args:
+        float_model: See :func:`compare`, as for all that follow.
+        quant_models: The candidates.
+        samples: Inputs.
+        engine: What runs the candidates.
+        labels: Key of the labels.
+        metrics: Names of metrics.
+        outputs: Names of outputs.
+        ctc_blank: Class of CTC scores.
+        word_separator: Id between words.
+        num_threads: Threads of each session.
+        batch_size: Samples per run.
+        latency: Whether to time the models, all in turn.
+        progress: Called with (samples done, samples in all) after each batch.
+
+    Returns:
+        A report per candidate, in their order.
+
+    Raises:
+        ConfigError: See :func:`compare`.
+        ModelError: If a model cannot be read or run, or one differs from the float model in its inputs or outputs.
+        DataError: See :func:`compare`.
     """
     from qtool.runtime import create_session, require_engine
 
     require_engine(engine)
     if batch_size is not None and batch_size < 1:
         raise ConfigError(f"Batch size is {batch_size}; expected 1 or more.")
-    chosen = select_metrics(metrics, labels=labels is not None)
-    float_source, quant_source = _source(float_model), _source(quant_model)
-    sizes = Sizes(model_bytes(float_source), model_bytes(quant_source))
+    _check_ids(ctc_blank, word_separator, labels)
+    selected = select_metrics(metrics, labels=labels is not None, separator=word_separator, blank=ctc_blank)
+    float_source, quant_sources = _source(float_model), [_source(model) for model in quant_models]
+    float_bytes = model_bytes(float_source)
+    sizes = [Sizes(float_bytes, model_bytes(source)) for source in quant_sources]
     reference = create_session(float_source, num_threads=num_threads)
-    candidate = _candidate(quant_source, engine, num_threads)
-    require_same_interface(reference, candidate)
+    candidates = []
+    for model, source in zip(quant_models, quant_sources, strict=True):
+        with _blamed_on(model if len(quant_models) > 1 else None):
+            candidates.append(_candidate(source, engine, num_threads))
+            require_same_interface(reference, candidates[-1])
+    compared = _selected(outputs, reference)
+    wanted = None if outputs is None else [info.name for info in compared]
     answers = None if labels is None else samples.labels(labels)
+    if labels is not None and answers is not None:
+        require_numbers(answers, labels)
 
-    tallies = [OutputTally(info, chosen) for info in reference.outputs]
+    tallies: list[list[OutputTally]] = []
+    chosen: tuple[Metric, ...] = ()
     notes = [
         *samples.notes,
-        *(f"Output '{n}' is {t}; it was not compared." for n, t in reference.opaque_outputs.items()),
+        *(
+            f"Output '{n}' is {t}; it was not compared."
+            for n, t in reference.opaque_outputs.items()
+            if outputs is None or n in outputs
+        ),
     ]
     first = 0
     seconds = 0.0
-    labelled: str | None = None
+    labelled: tuple[str, LabelKind] | None = None
     done = 0
     if batch_size is None:
         batch_size = automatic_batch_size(samples, reference)
     for count, feeds in samples.counted_batches(batch_size):
         start = time.perf_counter()
-        expected, found = reference.run(feeds), candidate.run(feeds)
+        expected = reference.run(feeds, wanted)
         seconds += time.perf_counter() - start
         batch_labels = None if answers is None else answers[done : done + count]
+        if labels is not None and answers is not None and batch_labels is not None:
+            fitting = kinds_of(
+                {info.name: expected[info.name] for info in compared}, batch_labels, ctc=ctc_blank is not None
+            )
+            if not done and fitting:
+                labelled = next(iter(fitting.items()))
+                if len(fitting) > 1:
+                    names = ", ".join(fitting)
+                    notes.append(f"Labels '{labels}' fit {names}; they are taken as those of {labelled[0]}.")
+            if labelled is None or fitting.get(labelled[0]) is not labelled[1]:
+                shown = {info.name: expected[info.name] for info in compared}
+                raise misfit(labels, answers, shown, count, ctc=ctc_blank is not None)
         if not done:
             first = count
-        if labels is not None and answers is not None and batch_labels is not None:
-            fitting = outputs_of_labels(expected, batch_labels)
-            if not done and fitting:
-                labelled = fitting[0]
-                if len(fitting) > 1:
-                    notes.append(f"Labels '{labels}' fit {', '.join(fitting)}; they are taken as those of {labelled}.")
-            if labelled not in fitting:
-                raise _misfit(labels, answers, expected, count)
-        for tally in tallies:
-            name = tally.info.name
-            tally.update(expected[name], found[name], batch_labels if name == labelled else None)
+            name, kind = labelled or ("", None)
+            chosen = applying(selected, kind, metrics, labels or "")
+            tallies = [
+                [OutputTally(info, chosen, kind if info.name == name else None) for info in compared]
+                for _ in candidates
+            ]
+        for model, candidate, own in zip(quant_models, candidates, tallies, strict=True):
+            with _blamed_on(model if len(quant_models) > 1 else None):
+                start = time.perf_counter()
+                found = candidate.run(feeds, wanted)
+                seconds += time.perf_counter() - start
+            for tally in own:
+                name = tally.info.name
+                theirs = batch_labels if labelled is not None and name == labelled[0] else None
+                tally.update(expected[name], found[name], theirs, count, fixed_batch=samples.fixed_batch is not None)
         done += count
         if progress is not None:
             progress(done, samples.count)
 
-    timing = None
+    timings: Sequence[Latency | None] = [None] * len(candidates)
     if latency and engine == "ort":
-        size = latency_batch_size(first, seconds / (2 * done))
-        timing = _measure_latency(reference, candidate, samples, size, num_threads)
-    return Report(
-        float_model=_name(float_model),
-        quantized_model=_name(quant_model),
-        metrics=tuple(metric.name for metric in chosen),
-        outputs=tuple(tally.report() for tally in tallies),
-        samples=done,
-        sources=tuple(Source(source.path, source.sha256) for source in samples.sources),
-        sizes=sizes,
-        latency=timing,
-        engine=engine,
-        notes=(*notes, *chain.from_iterable(tally.notes() for tally in tallies)),
-        failures=tuple(chain.from_iterable(tally.failures() for tally in tallies)),
+        size = latency_batch_size(first, seconds / ((1 + len(candidates)) * done))
+        timings = _measure_latency(reference, candidates, samples, size, num_threads)
+    found_outputs = [_reports(own, done) for own in tallies]
+    return tuple(
+        Report(
+            float_model=_name(float_model),
+            quantized_model=_name(model),
+            metrics=tuple(metric.name for metric in chosen),
+            outputs=reports,
+            samples=done,
+            sources=tuple(Source(source.path, source.sha256) for source in samples.sources),
+            sizes=size_pair,
+            latency=timing,
+            engine=engine,
+            notes=(
+                *notes,
+                *chain.from_iterable(tally.notes() for tally in own),
+                *_limits(reports, chosen, None if labelled is None else labelled[1]),
+            ),
+            failures=tuple(chain.from_iterable(tally.failures() for tally in own)),
+            custom=tuple(metric for metric in chosen if metric.own),
+            labels=labels,
+            label_kind=None if labelled is None else labelled[1].value,
+        )
+        for model, own, reports, size_pair, timing in zip(
+            quant_models, tallies, found_outputs, sizes, timings, strict=True
+        )
     )
+
+
+@contextmanager
+def _blamed_on(model: ModelLike | None) -> Iterator[None]:
+    """Name the model that an error is about, where there are several."""
+    try:
+        yield
+    except ModelError as error:
+        name = None if model is None else _name(model)
+        if name is None or name in error.message:
+            raise
+        raise ModelError(f"{name}: {error.message}", hint=error.hint) from error
+
+
+def _check_ids(blank: int | None, separator: int | None, labels: str | None) -> None:
+    """What ids mean is only asked where labels hold some."""
+    for name, value in (("CTC blank", blank), ("word separator", separator)):
+        if value is not None and labels is None:
+            raise ConfigError(f"A {name} is given without labels.", hint="Name the array of labels with --labels KEY.")
+        if value is not None and value < 0:
+            raise ConfigError(f"The {name} is {value}; expected an id from 0 on.")
+
+
+def _selected(names: Sequence[str] | None, reference: Session) -> list[TensorInfo]:
+    """The outputs to compare, in the model's order."""
+    known = [info.name for info in reference.outputs]
+    for name in names or ():
+        if name in reference.opaque_outputs:
+            raise ConfigError(f"Output '{name}' is {reference.opaque_outputs[name]}; expected a tensor to compare.")
+        if name not in known:
+            raise ConfigError(f"The model has no output '{name}'; {unknown(name, known)}")
+    if names is not None and not names:
+        raise ConfigError("No output is selected; expected at least one, or none named for all.")
+    return [info for info in reference.outputs if names is None or info.name in names]
+
+
+def _reports(tallies: Sequence[OutputTally], samples: int) -> tuple[OutputReport, ...]:
+    """The values of every output with their statistics; all are resampled alike."""
+    judged = {(tally.info.name, name): pair for tally in tallies for name, pair in tally.judged().items()}
+    found = statistics(judged, samples)
+    return tuple(
+        tally.report({metric: one for (output, metric), one in found.items() if output == tally.info.name})
+        for tally in tallies
+    )
+
+
+def _limits(reports: Sequence[OutputReport], metrics: Sequence[Metric], kind: LabelKind | None) -> list[str]:
+    """What so few samples cannot show about accuracy: of the metric that stands for it, else of all."""
+    primary = [metric for metric in metrics if kind is not None and metric.name == PRIMARY[kind]]
+    metrics = primary or metrics
+    found = [
+        limit(metric, report.name, report.statistics[metric.name])
+        for report in reports
+        for metric in metrics
+        if metric.needs_labels and metric.name in report.statistics
+    ]
+    return [line for line in found if line is not None]
 
 
 def _candidate(model: Path | bytes | onnx.ModelProto, engine: str, num_threads: int | None) -> Session:
@@ -184,25 +355,6 @@ def require_same_interface(reference: Session, candidate: Session) -> None:
             )
 
 
-def outputs_of_labels(outputs: Mapping[str, Array], labels: Array) -> list[str]:
-    """Names of the outputs that labels can be about: the labels' shape and a last axis of at least two classes."""
-    return [
-        name
-        for name, array in outputs.items()
-        if array.ndim and array.shape[-1] > 1 and array.shape[:-1] == labels.shape
-    ]
-
-
-def _misfit(key: str, labels: Array, outputs: Mapping[str, Array], batch: int) -> DataError:
-    """What to say where no output has the labels' shape."""
-    shapes = ", ".join(f"'{name}' {array.shape}" for name, array in outputs.items())
-    return DataError(
-        f"Labels '{key}' of shape {labels.shape} fit no output; expected the shape of an output without its last axis, "
-        f"which holds the scores of at least 2 classes. In a batch of {batch} the outputs are {shapes}.",
-        hint="Leave out --labels, or name an array with one class index per decision.",
-    )
-
-
 def automatic_batch_size(samples: Samples, reference: Session) -> int:
     """As many samples as keep inputs and outputs of one batch within some megabytes, from a run of the first one."""
     feeds = next(iter(samples.batches(1)))
@@ -225,17 +377,21 @@ def latency_batch_size(largest: int, seconds: float) -> int:
 
 
 def _measure_latency(
-    reference: Session, candidate: Session, samples: Samples, batch_size: int, threads: int | None
-) -> Latency:
+    reference: Session, candidates: Sequence[Session], samples: Samples, batch_size: int, threads: int | None
+) -> tuple[Latency, ...]:
     count, feeds = next(samples.counted_batches(batch_size))
-    timing = measure(lambda: reference.run(feeds), lambda: candidate.run(feeds))
-    return Latency(
-        float_ms=timing.first * 1e3,
-        quantized_ms=timing.second * 1e3,
-        rounds=timing.rounds,
-        runs=timing.runs,
-        batch_size=count,
-        threads=threads,
+    timing = measure_all([partial(session.run, feeds) for session in (reference, *candidates)])
+    float_seconds, *seconds = timing.medians
+    return tuple(
+        Latency(
+            float_ms=float_seconds * 1e3,
+            quantized_ms=each * 1e3,
+            rounds=timing.rounds,
+            runs=timing.runs,
+            batch_size=count,
+            threads=threads,
+        )
+        for each in seconds
     )
 
 

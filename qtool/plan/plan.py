@@ -22,7 +22,7 @@ class Form(StrEnum):
     OPERATOR = "operator"  # integer arithmetic on quantized inputs and weights: MatMul, Gemm, Conv
     ELEMENTWISE = "elementwise"  # quantized in and out, through an operator of the runtime: Add, Mul, pools, Sigmoid
     MOVER = "mover"  # moves codes without computing: Reshape, MaxPool, Slice
-    WEIGHT_ONLY = "weight-only"  # quantized weights in the file, float arithmetic
+    WEIGHT_ONLY = "weight-only"  # quantized weights in the file, float arithmetic: ConvTranspose, tables
     DYNAMIC = "dynamic"  # integer arithmetic on activations that the running model quantizes: MatMul, Gemm, LSTM
 
 

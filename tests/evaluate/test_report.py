@@ -6,7 +6,17 @@ import math
 
 import pytest
 
-from qtool.evaluate.report import SCHEMA_VERSION, Latency, OutputReport, Report, Sizes, Source, encode
+from qtool.evaluate.report import (
+    SCHEMA_VERSION,
+    GateResult,
+    Latency,
+    OutputReport,
+    Report,
+    Sizes,
+    Source,
+    Statistic,
+    encode,
+)
 from qtool.evaluate.writers import WRITERS
 from qtool.evaluate.writers.table import Table, format_bytes, tables
 
@@ -24,6 +34,11 @@ def example() -> Report:
                 30,
                 {"sqnr": 27.3149, "cosine": 0.99912345, "max_abs": 0.123456789, "top1_agreement": 1.0, "top1": 0.9},
                 {"top1": 0.95},
+                statistics={
+                    "top1": Statistic(
+                        3, 0.95, 0.9, -0.05, (-0.2, math.inf), "score", p_value=0.5, lost=2, gained=1, detectable=None
+                    )
+                },
             ),
             OutputReport(
                 "state",
@@ -42,6 +57,11 @@ def example() -> Report:
         latency=Latency(3.5, 1.75, 5, 50, 3, 2),
         notes=("a note",),
         failures=("a failure",),
+        gates=(
+            GateResult(
+                "sqnr", "--fail-under sqnr=30", 30.0, False, "dB", math.nan, "y", passed=False, line="sqnr is nan dB."
+            ),
+        ),
     )
 
 
@@ -55,6 +75,8 @@ def test_json_is_strict_and_complete() -> None:
         "float_model": "m.onnx",
         "quantized_model": "m.int8.onnx",
         "engine": "ort",
+        "labels": None,
+        "label_kind": None,
         "samples": 3,
         "sources": [{"path": "eval.npz", "sha256": "00ff"}],
         "metrics": [
@@ -80,6 +102,20 @@ def test_json_is_strict_and_complete() -> None:
                 "float_values": {"top1": 0.95},
                 "new_nan": 0,
                 "new_inf": 0,
+                "statistics": {
+                    "top1": {
+                        "n": 3,
+                        "float": 0.95,
+                        "quantized": 0.9,
+                        "delta": -0.05,
+                        "interval": [-0.2, "inf"],
+                        "method": "score",
+                        "p_value": 0.5,
+                        "lost": 2,
+                        "gained": 1,
+                        "detectable": None,
+                    }
+                },
             },
             {
                 "name": "state",
@@ -90,6 +126,7 @@ def test_json_is_strict_and_complete() -> None:
                 "float_values": {"top1": None},
                 "new_nan": 2,
                 "new_inf": 1,
+                "statistics": {},
             },
         ],
         "sizes": {"float_bytes": 86700000, "quantized_bytes": 21700000, "ratio": 86700000 / 21700000},
@@ -104,8 +141,23 @@ def test_json_is_strict_and_complete() -> None:
         },
         "notes": ["a note"],
         "failures": ["a failure"],
+        "passed": False,
+        "gates": [
+            {
+                "name": "sqnr",
+                "option": "--fail-under sqnr=30",
+                "threshold": 30.0,
+                "over": False,
+                "unit": "dB",
+                "value": "nan",
+                "output": "y",
+                "passed": False,
+                "line": "sqnr is nan dB.",
+            }
+        ],
         "layers": None,
         "sensitivity": None,
+        "details": None,
     }
     assert SCHEMA_VERSION == 1
 
@@ -140,7 +192,7 @@ def test_ratios_of_nothing() -> None:
 
 
 def test_tables() -> None:
-    outputs, cost = tables(example())
+    outputs, statistics, gates, cost = tables(example())
     assert outputs == Table(
         "Outputs, 3 samples",
         ("output", "SQNR (dB)", "Cosine", "Max abs", "Top-1 agreement", "Top-1"),
@@ -148,6 +200,17 @@ def test_tables() -> None:
             ("logits", "27.31", "0.999123", "0.123457", "1.0000", "0.9000 (float 0.9500)"),
             ("state", "inf", "nan", "-inf", "-", "-"),
         ),
+    )
+    assert statistics == Table(
+        "Worst output of each metric, intervals of 95 % (of the difference where there is one)",
+        ("metric", "n", "float", "quantized", "difference", "interval", "p (McNemar)"),
+        (("Top-1 of logits", "3", "0.9500", "0.9000", "-0.0500", "-0.2000 to +inf", "0.5"),),
+    )
+    assert gates == Table(
+        "Gates",
+        ("gate", "outcome", "found"),
+        (("--fail-under sqnr=30", "FAILED", "sqnr is nan dB."),),
+        figures=False,
     )
     assert cost.rows == (
         ("size", "86.7 MB", "21.7 MB", "4.00×"),
@@ -163,6 +226,14 @@ def test_plain_text() -> None:
         "  output  SQNR (dB)    Cosine   Max abs  Top-1 agreement                  Top-1\n"
         "  logits      27.31  0.999123  0.123457           1.0000  0.9000 (float 0.9500)\n"
         "  state         inf       nan      -inf                -                      -\n"
+        "\n"
+        "Worst output of each metric, intervals of 95 % (of the difference where there is one)\n"
+        "  metric           n   float  quantized  difference         interval  p (McNemar)\n"
+        "  Top-1 of logits  3  0.9500     0.9000     -0.0500  -0.2000 to +inf          0.5\n"
+        "\n"
+        "Gates\n"
+        "  gate                  outcome  found\n"
+        "  --fail-under sqnr=30  FAILED   sqnr is nan dB.\n"
         "\n"
         "Cost\n"
         "                                  float  quantized  float / quantized\n"

@@ -1,7 +1,9 @@
-"""Top-1 accuracy: share of labelled rows whose argmax over the last axis is the label.
+"""Top-1 accuracy: share of labelled rows whose argmax over the class axis is the label.
 
-Source: O. Russakovsky et al., ImageNet Large Scale Visual Recognition Challenge, arXiv 1409.0575. Ties, NaN and ignored
-labels: see ``_ranking``.
+    top1 = #{rows: argmax(scores) == label} / #{rows with a label}
+
+Of a label map it is the pixel accuracy. Source: O. Russakovsky et al., ImageNet Large Scale Visual Recognition
+Challenge, arXiv 1409.0575. Ties, NaN and ignored labels: see ``_ranking``.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from functools import partial
 
 from qtool.evaluate.metrics._ranking import TopKAccumulator
-from qtool.evaluate.metrics.base import Metric
+from qtool.evaluate.metrics.base import CLASS_KINDS, Metric
 
 METRIC = Metric(
     "top1",
@@ -19,4 +21,7 @@ METRIC = Metric(
     start=partial(TopKAccumulator, 1),
     needs_labels=True,
     bounds=(0.0, 1.0),
+    kinds=CLASS_KINDS,
+    default_for=CLASS_KINDS,
+    share=True,
 )

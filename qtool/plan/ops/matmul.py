@@ -25,6 +25,7 @@ _PROBABILITY_INPUTS = {
     "Where": (1, 2),
 }
 _SEARCH_LIMIT = 64
+SCORES = "attention scores stay float"
 
 
 class MatMulHandler(Handler):
@@ -46,8 +47,9 @@ class MatMulHandler(Handler):
             if constant is not None and 0 in constant.shape:
                 return skip(node, "its weight has no elements")
         if a_constant is None and b_constant is None:
-            if _feeds_softmax(node.outputs[0]) or any(_comes_from_softmax(v) for v in (a, b)):
-                return skip(node, "attention scores stay float", expected=True)
+            scores = _feeds_softmax(node.outputs[0]) or any(_comes_from_softmax(v) for v in (a, b))
+            if scores and not ctx.quantize_scores:
+                return skip(node, SCORES, expected=True)
             return Decision(node.name or "", node.op_type, Form.OPERATOR, indexed([(0, a), (1, b)]))
         if a_constant is not None:
             assert a is not None
