@@ -61,7 +61,8 @@ def tables(report: Report) -> tuple[Table, ...]:
                 f"{latency.ratio:.2f}×",
             )
         )
-    from qtool.evaluate.writers.layers import layer_tables  # it is made of what is here
+    from qtool.evaluate.writers.checks import check_tables  # they are made of what is here
+    from qtool.evaluate.writers.layers import layer_tables
 
     intervals = statistics(report)
     shown = (outputs, intervals) if intervals.rows else (outputs,)
@@ -75,6 +76,7 @@ def tables(report: Report) -> tuple[Table, ...]:
         *shown,
         *([gates] if gates.rows else []),
         Table("Cost", ("", "float", "quantized", "float / quantized"), tuple(rows)),
+        *check_tables(report.checks),
         *layer_tables(report.layers, report.sensitivity),
     )
 
