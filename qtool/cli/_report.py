@@ -30,26 +30,6 @@ def show_report(out: Output, report: Report) -> None:
         out.table(table.columns, table.rows, right=table.columns[1:] if table.figures else ())
 
 
-def show_next_steps(out: Output, report: Report) -> None:
-    """Print the commands that the layers suggest, to be pasted, and what there is to know about them.
-
-    Args:
-        out: The sink.
-        report: A finished evaluation.
-    """
-    from qtool.evaluate.writers.layers import layer_commands, layer_notes
-
-    commands = layer_commands(report.layers, report.sensitivity)
-    if commands:
-        out.data("")
-        out.data("What to type next")
-    for text, why in commands:
-        out.data(f"  # {why}")
-        out.data(f"  {text}")
-    for note in layer_notes(report.layers, report.sensitivity):
-        out.note(note)
-
-
 FORMS = {"json": "JSON file", "markdown": "Markdown file", "junit": "JUnit file", "html": "HTML file"}
 """Writers that have an option, and what their files are called in messages."""
 
@@ -89,3 +69,23 @@ def write_forms(out: Output, report: Report, targets: Mapping[str, str | None]) 
             text = StringIO()
             WRITERS[form](report, text)
             out.text(text.getvalue(), target, FORMS[form])
+
+
+def show_next_steps(out: Output, report: Report) -> None:
+    """Print the commands that the layers suggest, to be pasted, and what there is to know about them.
+
+    Args:
+        out: The sink.
+        report: A finished evaluation.
+    """
+    from qtool.evaluate.writers.layers import layer_commands, layer_notes
+
+    commands = layer_commands(report.layers, report.sensitivity)
+    if commands:
+        out.data("")
+        out.data("What to type next")
+    for text, why in commands:
+        out.data(f"  # {why}")
+        out.data(f"  {text}")
+    for note in layer_notes(report.layers, report.sensitivity):
+        out.note(note)

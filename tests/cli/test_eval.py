@@ -31,6 +31,9 @@ def test_what_reaches_the_api(api, qtool_command):
         "shuffle": 1,
         "batch": 2,
         "num_threads": 2,
+        "layers": False,
+        "layer_samples": None,
+        "sensitivity": False,
         "progress": None,
     }
     assert passed == expected

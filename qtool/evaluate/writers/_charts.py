@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from qtool.evaluate.attribution.report import InputHistogram, LayerReport
 from qtool.evaluate.details import ModelFile
 from qtool.evaluate.writers._svg import Drawing
-from qtool.evaluate.writers._text import decibels, one_line, percent
+from qtool.evaluate.writers._text import decibels, one_line, percent, share_text
 from qtool.evaluate.writers.table import format_bytes
 
 WIDTH = 460.0
@@ -36,14 +36,14 @@ def share_chart(layers: Sequence[LayerReport]) -> str:
         top = ROW * row
         share = layer.share or 0.0
         drawing.text(0, top + 14, shortened(layer.node), size=12, kind="mono")
-        drawing.text(WIDTH, top + 14, percent(layer.share), size=12, anchor="end", kind="figure")
+        drawing.text(WIDTH, top + 14, share_text(layer), size=12, anchor="end", kind="figure")
         drawing.rectangle(0, top + 20, WIDTH, 9, "line")
         if share > 0:
             drawing.rectangle(0, top + 20, max(1.5, WIDTH * share / largest), 9, str(layer.cause))
     first = layers[0]
     return drawing.svg(
         f"Bar chart of {len(layers)} operators by their share of the output noise. The first is {one_line(first.node)} "
-        f"with {percent(first.share)}. The table below has all figures."
+        f"with {share_text(first)}. The table below has all figures."
     )
 
 
@@ -75,7 +75,7 @@ def decibel_chart(layers: Sequence[LayerReport]) -> str:
             (layer.own_db, "accent", False),
         ):
             if value is not None and not math.isnan(value):
-                drawing.dot(place(value), top + 25, color, hollow=hollow)
+                drawing.dot(place(value), top + 25, color, 11.0 if hollow else 7.0, hollow=hollow)
     first = layers[0]
     return drawing.svg(
         f"Dot chart of own, inherited and total decibels of {len(layers)} operators. {one_line(first.node)} has "

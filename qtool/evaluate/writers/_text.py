@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from qtool.evaluate.attribution.report import LayerReport
 from qtool.evaluate.metrics.base import Metric
 from qtool.evaluate.report import Statistic
 
@@ -19,9 +20,16 @@ def percent(share: float | None) -> str:
     """A share as a percentage with one decimal; what is not zero is not shown as zero."""
     if share is None:
         return "-"
+    if share == 0:
+        return "0 %"
     if 0 < share < 0.001:
         return "<0.1 %"
     return f"{100 * share:.1f} %"
+
+
+def share_text(layer: LayerReport) -> str:
+    """An operator's share of the noise; one that is estimated has a tilde."""
+    return percent(layer.share) if layer.share_measured or layer.share is None else f"~{percent(layer.share)}"
 
 
 def decibels(value: float | None) -> str:

@@ -14,8 +14,9 @@ from qtool.evaluate.checks.result import CheckResult
 from qtool.evaluate.details import Details
 from qtool.evaluate.report import OutputReport, Report
 from qtool.evaluate.writers import _charts
-from qtool.evaluate.writers._text import change, decibels, interval, one_line, percent
+from qtool.evaluate.writers._text import change, decibels, interval, one_line, percent, share_text
 from qtool.evaluate.writers.checks import flagged
+from qtool.evaluate.writers.layers import layer_commands
 from qtool.evaluate.writers.markdown import verdict
 from qtool.evaluate.writers.table import ABSENT, format_bytes, format_value
 
@@ -121,11 +122,10 @@ def view_of(report: Report) -> View:
     )
     if report.layers is not None and report.layers.layers:
         view.layers = _layers(report.layers)
-        view.commands += report.layers.commands
     if report.sensitivity is not None and report.sensitivity.units:
         view.sensitivity = _sensitivity(report)
-        view.commands += report.sensitivity.commands
-    view.commands = [Command(one_line(one.text), one_line(one.why)) for one in view.commands]
+    commands = layer_commands(report.layers, report.sensitivity)
+    view.commands = [Command(one_line(text), one_line(why)) for text, why in commands]
     view.hashes = [("data", one_line(source.path or "arrays in memory"), source.sha256) for source in report.sources]
     view.checks = _checks(report.checks or ())
     if report.details is not None:
@@ -211,7 +211,7 @@ def _layers(found: Attribution) -> dict[str, Any]:
             Cell(str(rank), rank),
             Cell(one_line(layer.node), kind="mono"),
             Cell(one_line(layer.op_type)),
-            Cell(percent(layer.share), layer.share or 0.0, 100 * (layer.share or 0.0) / largest, str(layer.cause)),
+            Cell(share_text(layer), layer.share or 0.0, 100 * (layer.share or 0.0) / largest, str(layer.cause)),
             Cell(str(layer.cause), kind=f"cause {layer.cause}"),
             *(
                 Cell(decibels(value), _sortable(value))
@@ -220,7 +220,7 @@ def _layers(found: Attribution) -> dict[str, Any]:
             ),
             Cell(percent(layer.clipped), layer.clipped or 0.0),
             Cell(ABSENT if layer.levels is None else f"{layer.levels_used} / {layer.levels}", layer.levels_used),
-            Cell(one_line(layer.suggestion or ABSENT), kind="mono"),
+            Cell(one_line(layer.suggestion or ABSENT), kind="command"),
         ]
         for rank, layer in enumerate(found.layers, 1)
     ]  # fmt: skip
@@ -264,7 +264,7 @@ def _card(rank: int, layer: LayerReport) -> dict[str, Any]:
         "node": one_line(layer.node),
         "op_type": one_line(layer.op_type),
         "cause": str(layer.cause),
-        "share": percent(layer.share),
+        "share": share_text(layer),
         "own": decibels(layer.own_db),
         "weight": one_line(layer.weight or ""),
         "histograms": [

@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import TextIO
 
-from qtool.evaluate.attribution.report import Attribution, Command, Sensitivity
+from qtool.evaluate.attribution.report import Attribution, Sensitivity
 from qtool.evaluate.report import Report
 from qtool.evaluate.writers import _markdown as md
-from qtool.evaluate.writers._text import change, decibels, interval, one_line, percent
+from qtool.evaluate.writers._text import change, decibels, interval, one_line, share_text
 from qtool.evaluate.writers.checks import flagged
+from qtool.evaluate.writers.layers import layer_commands
 from qtool.evaluate.writers.table import cell, format_bytes, heading
 
 LAYERS_SHOWN = 5
@@ -20,14 +21,11 @@ def write(report: Report, stream: TextIO) -> None:
     """Verdict, gates, quality, cost, the first layers and what to type next; notes are folded."""
     lines = [f"## {'✅' if report.passed else '❌'} qtool eval: {verdict(report)}", "", _subject(report)]
     lines += _failures(report) + _gates(report) + _quality(report) + _confidence(report) + _checks(report)
-    commands: tuple[Command, ...] = ()
     if report.layers is not None:
         lines += _layers(report.layers)
-        commands += report.layers.commands
     if report.sensitivity is not None:
         lines += _sensitivity(report.sensitivity)
-        commands += report.sensitivity.commands
-    lines += _next(commands)
+    lines += _next(layer_commands(report.layers, report.sensitivity))
     if report.notes:
         lines += ["", "<details><summary>Notes</summary>", "", *(f"- {md.plain(note)}" for note in report.notes)]
         lines += ["", "</details>"]
@@ -111,7 +109,7 @@ def _layers(found: Attribution) -> list[str]:
         return []
     shown = found.layers[:LAYERS_SHOWN]
     rows = [
-        [md.code(one.node), md.plain(one.op_type), md.plain(percent(one.share)), decibels(one.own_db),
+        [md.code(one.node), md.plain(one.op_type), md.plain(share_text(one)), decibels(one.own_db),
          decibels(one.total_db), md.plain(str(one.cause)), md.code(one.suggestion or "")]
         for one in shown
     ]  # fmt: skip
@@ -129,10 +127,10 @@ def _sensitivity(found: Sensitivity) -> list[str]:
     return ["", f"### {title}", "", *md.table(["node", "operator", "dB", "gain dB"], rows, left=2)]
 
 
-def _next(commands: Sequence[Command]) -> list[str]:
+def _next(commands: Sequence[tuple[str, str]]) -> list[str]:
     if not commands:
         return []
-    lines = [line for one in commands for line in (f"# {one_line(one.why)}", one_line(one.text))]
+    lines = [line for text, why in commands for line in (f"# {one_line(why)}", one_line(text))]
     longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return ["", "### What to try next", "", f"{fence}sh", *lines, fence]

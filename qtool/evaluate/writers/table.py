@@ -61,9 +61,6 @@ def tables(report: Report) -> tuple[Table, ...]:
                 f"{latency.ratio:.2f}×",
             )
         )
-    from qtool.evaluate.writers.checks import check_tables  # they are made of what is here
-    from qtool.evaluate.writers.layers import layer_tables
-
     intervals = statistics(report)
     shown = (outputs, intervals) if intervals.rows else (outputs,)
     gates = Table(
@@ -72,6 +69,9 @@ def tables(report: Report) -> tuple[Table, ...]:
         tuple((gate.option, "passed" if gate.passed else "FAILED", gate.line) for gate in report.gates),
         figures=False,
     )
+    from qtool.evaluate.writers.checks import check_tables  # they are made of what is here
+    from qtool.evaluate.writers.layers import layer_tables
+
     return (
         *shown,
         *([gates] if gates.rows else []),
