@@ -158,7 +158,7 @@ class _Predictor:
         return self._integer(decision, operator)
 
     def _is_written_as_integer_operator(self, decision: Decision) -> bool:
-        if self._config.format != "qlinear" or not decision.outputs:
+        if (decision.written_as or self._config.format) != "qlinear" or not decision.outputs:
             return False
         if decision.form is Form.MOVER:
             return True
