@@ -21,7 +21,9 @@ from qtool.plan.ops.matmul import becomes_a_gemm
 from qtool.plan.plan import Decision, Form, Plan
 
 PRODUCTS = ("QLinearMatMul", "MatMulIntegerToFloat", "QGemm")
-_MIN_BLOCK = 16  # of MatMulNBits, which takes the products of 16-bit activations
+# movers that onnxruntime (1.32) runs on codes if they read them, but does not take out of a DequantizeLinear and a
+# QuantizeLinear: in QDQ form they move floats
+MOVED_AS_FLOATS = frozenset(("Compress", "GatherND", "Pad", "ReverseSequence", "SpaceToDepth"))
 _CONVERTED = "uint8 of a pair that onnxruntime rewrites"
 _KEPT = "int8"
 
