@@ -297,7 +297,7 @@ def test_an_int32_bias_with_a_zero_point(zero):
     )
     if zero:
         with pytest.raises(ModelError, match="int32 and has a zero point"):
-            convert_model(load_model(source), "float").model.graph.initializers["b_1"].const_value.numpy()
+            convert_model(load_model(source), "float")
         return
     model = qtool.convert(source, "float").model
     assert np.array_equal(run(model, {"x": np.ones((1, 3), np.float32)})["y"], [[1.75, -0.25]])
