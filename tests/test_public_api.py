@@ -25,6 +25,7 @@ PROMISED = {
     "inspect",
     "load_stats",
     "merge_stats",
+    "prepare",
     "quantize",
 }
 
@@ -52,7 +53,7 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = qtool.quantise
 
 
-@pytest.mark.parametrize("name", ["calibrate", "convert", "evaluate"])
+@pytest.mark.parametrize("name", ["calibrate", "convert", "evaluate", "prepare"])
 def test_a_stage_package_does_not_hide_the_function_of_its_name(name: str):
     stage = importlib.import_module(f"qtool.{name}")
     assert isinstance(stage, types.ModuleType)

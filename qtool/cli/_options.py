@@ -358,6 +358,17 @@ Sensitivity = Annotated[
         rich_help_panel=LAYERS,
     ),
 ]
+Checks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--checks",
+        metavar="NAMES",
+        show_default="quick",
+        help="Check the runtime: miscompile, fusion, ranges (these are quick), saturation (accuracy on a processor "
+        "without VNNI), memory, all or none. Names with commas between, or repeatable.",
+        rich_help_panel=LAYERS,
+    ),
+]
 LayerSamples = Annotated[
     int | None,
     typer.Option(

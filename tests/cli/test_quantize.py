@@ -31,6 +31,8 @@ NOT_GIVEN = {
     "matmul_nbits": None,
     "overrides": None,
     "config": None,
+    "target": None,
+    "prepare": None,
     "random_calib": None,
     "samples": None,
     "shuffle": None,
@@ -55,6 +57,7 @@ def test_what_is_not_given_is_none(api, qtool_command):
     [
         (["-o", "q.onnx"], {"output": Path("q.onnx")}),
         (["--output", "q.onnx"], {"output": Path("q.onnx")}),
+        (["--target", "qnn"], {"target": "qnn"}),
         (["--format", "qdq"], {"format": "qdq"}),
         (["--activations", "int8"], {"activations": "int8"}),
         (["--weights", "uint8"], {"weights": "uint8"}),
