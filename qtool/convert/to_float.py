@@ -14,6 +14,7 @@ from qtool import kernels
 from qtool.convert.codes import Codes, is_mover
 from qtool.convert.editor import Editor
 from qtool.convert.encoding import Encoding, code_type, encoding_of, plain_name
+from qtool.errors import ModelError
 from qtool.plan.analysis import dims_of
 from qtool.prepare.graph_edits import (
     all_graphs,
@@ -113,6 +114,10 @@ class FloatForm:
         tensor, scale, zero = codes.const_value, encoding.scales, constant_array(encoding.zero_point)
         assert tensor is not None, "Bug: not a constant"
         assert scale is not None, "Bug: a scale that is not constant"
+        if tensor.dtype == ir.DataType.INT32 and zero is not None:
+            if zero.any():
+                raise ModelError(f"'{codes.name}' is of int32 and has a zero point, which ONNX has as 0 only.")
+            zero = None
         out = node.outputs[0].dtype or encoding.scale.dtype or ir.DataType.FLOAT
         if "output_dtype" in node.attributes:
             out = ir.DataType(int_attribute(node, "output_dtype", int(out)))
