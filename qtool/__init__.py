@@ -20,11 +20,15 @@ from qtool.version import package_version
 if TYPE_CHECKING:
     from qtool.api import calibrate as calibrate
     from qtool.api import compare_methods as compare_methods
+    from qtool.api import compare_models as compare_models
+    from qtool.api import convert as convert
+    from qtool.api import diff as diff
     from qtool.api import diff_stats as diff_stats
     from qtool.api import evaluate as evaluate
     from qtool.api import inspect as inspect
     from qtool.api import load_stats as load_stats
     from qtool.api import merge_stats as merge_stats
+    from qtool.api import prepare as prepare
     from qtool.api import quantize as quantize
     from qtool.config import QuantConfig as QuantConfig
     from qtool.errors import QtoolError as QtoolError
@@ -37,11 +41,15 @@ __all__ = [
     "__version__",
     "calibrate",
     "compare_methods",
+    "compare_models",
+    "convert",
+    "diff",
     "diff_stats",
     "evaluate",
     "inspect",
     "load_stats",
     "merge_stats",
+    "prepare",
     "quantize",
 ]
 
@@ -50,11 +58,15 @@ _HOMES = {
     "QuantConfig": "qtool.config",
     "calibrate": "qtool.api",
     "compare_methods": "qtool.api",
+    "compare_models": "qtool.api",
+    "convert": "qtool.api",
+    "diff": "qtool.api",
     "diff_stats": "qtool.api",
     "evaluate": "qtool.api",
     "inspect": "qtool.api",
     "load_stats": "qtool.api",
     "merge_stats": "qtool.api",
+    "prepare": "qtool.api",
     "quantize": "qtool.api",
 }
 

@@ -155,6 +155,7 @@ cdef extern from "_kernels/statistics.h" nogil:
         int32_t (*absmax_row)(const float *, Py_ssize_t, int32_t) noexcept nogil
         void (*abs_sum_columns)(const float *, Py_ssize_t, double *) noexcept nogil
         void (*abs_sum_row)(const float *, Py_ssize_t, double *) noexcept nogil
+    void qt_fetch_ahead(const void *, Py_ssize_t)
     const qt_statistics **QT_STATISTICS
     const int QT_STATISTICS_COUNT
     const qt_statistics *qt_choose_statistics(uint32_t, qt_isa)
@@ -265,6 +266,20 @@ cdef extern from "_kernels/depthwise.h" nogil:
     const qt_depthwise *qt_fit_depthwise(const qt_depthwise *, Py_ssize_t, Py_ssize_t, Py_ssize_t)
 
 
+cdef extern from "_kernels/saturating.h" nogil:
+    enum:
+        QT_SATURATING_COLUMNS
+    ctypedef struct qt_saturating:
+        const char *name
+        qt_isa isa
+        void (*run)(const uint8_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, const char *, const uint8_t *, int32_t *,
+                    Py_ssize_t, Py_ssize_t, int64_t *) noexcept nogil
+    void qt_saturating_pack(const char *, Py_ssize_t, Py_ssize_t, Py_ssize_t, char *, uint8_t *)
+    const qt_saturating **QT_SATURATING
+    const int QT_SATURATING_COUNT
+    const qt_saturating *qt_choose_saturating(uint32_t, qt_isa)
+
+
 cdef uint32_t _features = qt_detect_cpu()
 cdef str _cap = "auto"
 cdef str _amx = "absent"               # or not asked, granted, refused
@@ -274,6 +289,7 @@ cdef const qt_dequantize *_dequantize = NULL
 cdef const qt_statistics *_statistics = NULL
 cdef const qt_conv_ends *_conv_ends = NULL
 cdef const qt_depthwise *_depthwise = NULL
+cdef const qt_saturating *_saturating = NULL
 
 
 def has_openmp():
@@ -307,6 +323,7 @@ def isa_state():
     statistics = tuple([_row(QT_STATISTICS[i].name, QT_STATISTICS[i].isa) for i in range(QT_STATISTICS_COUNT)])
     conv_ends = tuple([_row(QT_CONV_ENDS[i].name, QT_CONV_ENDS[i].isa) for i in range(QT_CONV_ENDS_COUNT)])
     depthwise = tuple([_row(QT_DEPTHWISE[i].name, QT_DEPTHWISE[i].isa) for i in range(QT_DEPTHWISE_COUNT)])
+    saturating = tuple([_row(QT_SATURATING[i].name, QT_SATURATING[i].isa) for i in range(QT_SATURATING_COUNT)])
     families = (
         ("gemm_u8s8", _row(_gemm.name, _gemm.isa), gemm),
         ("quantize", _row(_quantize.name, _quantize.isa), quantize),
@@ -314,6 +331,7 @@ def isa_state():
         ("statistics", _row(_statistics.name, _statistics.isa), statistics),
         ("conv_ends", _row(_conv_ends.name, _conv_ends.isa), conv_ends),
         ("depthwise", _row(_depthwise.name, _depthwise.isa), depthwise),
+        ("saturating", _row(_saturating.name, _saturating.isa), saturating),
     )
     return features, supported_isas(), _cap, _amx, families
 
@@ -324,13 +342,14 @@ cdef tuple _row(const char *name, qt_isa isa):
 
 cdef void _choose(uint32_t features, qt_isa cap) noexcept:
     """The pointer of every family."""
-    global _gemm, _quantize, _dequantize, _statistics, _conv_ends, _depthwise
+    global _gemm, _quantize, _dequantize, _statistics, _conv_ends, _depthwise, _saturating
     _gemm = qt_choose_gemm_u8s8(features, cap)
     _quantize = qt_choose_quantize(features, cap)
     _dequantize = qt_choose_dequantize(features, cap)
     _statistics = qt_choose_statistics(features, cap)
     _conv_ends = qt_choose_conv_ends(features, cap)
     _depthwise = qt_choose_depthwise(features, cap)
+    _saturating = qt_choose_saturating(features, cap)
 
 
 def set_isa(str name):
@@ -1046,13 +1065,14 @@ cdef int64_t _histogram_task(
     cdef int32_t* b = sets + (1 % n_sets) * stride
     cdef int32_t* c = sets + (2 % n_sets) * stride
     cdef int32_t* d = sets + (3 % n_sets) * stride
-    cdef Py_ssize_t n, i, pending = 0
+    cdef Py_ssize_t n, i, pending = 0, width = 4 if source == FLOAT32 else 2
     cdef int64_t outside = 0
     memset(sets, 0, <size_t>(n_sets * stride * 4))
     while start < stop:
         n = _smaller(stop - start, TILE)
         v = _widened(kernel, x, source, start, n, tile)
         start += n
+        qt_fetch_ahead(<const uint8_t*>x + start * width, _smaller(stop - start, TILE) * width)
         if kernel.bins(v, n, k, half, bins) >= limit:
             n = _inside(v, n, limit, kept, &outside)
             kernel.bins(kept, n, k, half, bins)
@@ -2547,6 +2567,57 @@ def dynamic_quantize(
         _quantize.codes8(x_data + _min(t * share, n), &scale, &zero, share, FLOAT32, type,
                          _max(0, _min(share, n - t * share)), y_data + _min(t * share, n))
     return scale, zero
+
+
+# --------------------------------------------------------------------------------------------------- saturating pairs
+#
+# Products as a processor without VNNI computes them (saturating.h). Threads share the panels of columns: counts are
+# per column, so each is written by one thread.
+
+cdef inline void _saturating_task(
+    const uint8_t *a, Py_ssize_t m, Py_ssize_t k, const char *b, Py_ssize_t n, Py_ssize_t first, char *panel,
+    uint8_t *can, int32_t *out, int64_t *counts,
+) noexcept nogil:
+    cdef int64_t found[QT_SATURATING_COLUMNS]
+    cdef Py_ssize_t cols = _min(QT_SATURATING_COLUMNS, n - first)
+    memset(found, 0, sizeof(found))
+    qt_saturating_pack(b + first, n, k, cols, panel, can)
+    _saturating.run(a, k, m, k, panel, can, NULL if out == NULL else out + first, n, cols,
+                    NULL if counts == NULL else found)
+    if counts != NULL:
+        memcpy(counts + first, found, <size_t>cols * sizeof(int64_t))
+
+
+def saturating(
+    const uint8_t[:, ::1] a not None,    # IN  (M, K)
+    const uint8_t[:, ::1] b not None,    # IN  (K, N), the bytes of int8
+    int32_t[:, ::1] out,                 # OUT (M, N), or None
+    int64_t[::1] counts,                 # OUT (N), or None: pairs that saturate
+    int n_threads,
+):
+    """The sums of pairs saturated to int16, modulo 2^32, and how many pairs of each column did saturate."""
+    cdef Py_ssize_t m = a.shape[0], k = a.shape[1], n = b.shape[1], quads = _ceil_div(k, 4), panels, t, stride
+    if m == 0 or n == 0 or k == 0:
+        if out is not None:
+            out[:, :] = 0
+        if counts is not None:
+            counts[:] = 0
+        return
+    panels = _ceil_div(n, QT_SATURATING_COLUMNS)
+    n_threads = <int>_min(n_threads, panels)
+    stride = _round_up(quads * (4 * QT_SATURATING_COLUMNS + 1), 64)
+    scratch = Buffer(stride * n_threads)
+    cdef char *base = (<Buffer>scratch).start
+    cdef char *panel
+    cdef const uint8_t *a_data = &a[0, 0]
+    cdef const char *b_data = <const char *>&b[0, 0]
+    cdef int32_t *out_data = NULL if out is None else &out[0, 0]
+    cdef int64_t *counts_data = NULL if counts is None else &counts[0]
+    with nogil, parallel(num_threads=n_threads):
+        for t in prange(panels, schedule="dynamic", chunksize=1):
+            panel = base + threadid() * stride
+            _saturating_task(a_data, m, k, b_data, n, t * QT_SATURATING_COLUMNS, panel,
+                             <uint8_t *>panel + quads * 4 * QT_SATURATING_COLUMNS, out_data, counts_data)
 
 
 # ------------------------------------------------------------------------------------------------------------ ceilings

@@ -372,6 +372,35 @@ def matmul_integer(
     return wrap_int32(np.matmul(wide_a, wide_b))
 
 
+def _saturating_pairs(a: Array, b: Array) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
+    """Exact and saturated sums of neighbours along K, (M, K/2 rounded up, N)."""
+    odd = a.shape[-1] % 2
+    wide_a, wide_b = np.pad(a.astype(np.int64), ((0, 0), (0, odd))), np.pad(b.astype(np.int64), ((0, odd), (0, 0)))
+    products = wide_a[:, :, None] * wide_b
+    exact = products[:, ::2] + products[:, 1::2]
+    return exact, np.clip(exact, -(2**15), 2**15 - 1).astype(np.int16)
+
+
+def matmul_saturating(a: Array, b: Array) -> NDArray[np.int32]:
+    """``sum_i saturate16(a[2i]*b[2i] + a[2i+1]*b[2i+1])`` modulo 2^32: vpmaddubsw, vpmaddwd with ones, vpaddd.
+
+    Args:
+        a: (M, K), uint8.
+        b: (K, N), int8. The last pair of an odd K has a zero.
+
+    Returns:
+        (M, N), int32.
+    """
+    _, pairs = _saturating_pairs(a, b)
+    return wrap_int32(pairs.sum(axis=1, dtype=np.int64))
+
+
+def count_saturating_pairs(a: Array, b: Array) -> NDArray[np.int64]:
+    """How many pairs of :func:`matmul_saturating` leave int16, for each column of ``b``: (N,), int64."""
+    exact, pairs = _saturating_pairs(a, b)
+    return np.asarray((exact != pairs).sum(axis=(0, 1), dtype=np.int64))
+
+
 def requantize(
     acc: NDArray[np.int32], a_scale: Array, b_scale: Array, y_scale: Array, y_zero_point: Array, form: Form
 ) -> Array:

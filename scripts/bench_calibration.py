@@ -1,10 +1,10 @@
 """Calibration of qtool against onnxruntime's calibrators: whole processes, from the model file to the ranges.
 
 Part of ``bench_quantize.py --calibration``. Each tool has one process per method. That of qtool is the command
-``qtool calibrate``, statistics file included, and then the ranges of every tensor, derived from that file; the peer
-feeds the same samples, one at a time, to ``onnxruntime.quantization.calibrate`` and asks for the ranges of the tensors
-of the same operators. The model of both is the one that each tool's own preparation makes. Processes of both run from
-compiled modules, as installed packages do; the first run, which may compile them, is not counted.
+``qtool calibrate --method NAME``, statistics file included, and then the ranges of every tensor, derived from that
+file; the peer feeds the same samples, one at a time, to ``onnxruntime.quantization.calibrate`` and asks for the ranges
+of the tensors of the same operators. The model of both is the one that each tool's own preparation makes. Processes of
+both run from compiled modules, as installed packages do; the first run, which may compile them, is not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,8 @@ OURS = """
 import sys
 from qtool.__main__ import main
 model, calib, count, spec, stats, report = sys.argv[1:7]
-code = main(["calibrate", model, "--data", calib, "--samples", count, "-o", stats, "--json", report, "--force", "-q"])
+code = main(["calibrate", model, "--data", calib, "--samples", count, "--method", spec, "-o", stats,
+             "--json", report, "--force", "-q"])
 if code:
     sys.exit(code)
 from qtool.calibrate.methods import parse_method
@@ -84,12 +85,13 @@ print(time.perf_counter() - start)
 """
 
 
-def compare(zoo: Path, names: str | None, runs: int, *, quick: bool) -> list[dict[str, Any]]:
+def compare(zoo: Path, names: str | None, methods: str | None, runs: int, *, quick: bool) -> list[dict[str, Any]]:
     """All figures, printed as they come.
 
     Args:
         zoo: Folder of models and samples.
         names: Comma-separated models; all by default.
+        methods: Comma-separated range methods; all three by default.
         runs: Runs of qtool; of the peer, which may take minutes, one.
         quick: Few samples.
     """
@@ -103,11 +105,14 @@ def compare(zoo: Path, names: str | None, runs: int, *, quick: bool) -> list[dic
             with np.load(calib) as data:
                 count = len(data[data.files[0]])
             count = min(count, QUICK[name]) if quick else count
-            rows += _model(name, model, calib, count, runs, Path(scratch))
+            chosen = methods.split(",") if methods else METHODS
+            rows += _model(name, model, calib, count, chosen, runs, Path(scratch))
     return rows
 
 
-def _model(name: str, model: Path, calib: Path, count: int, runs: int, scratch: Path) -> list[dict[str, Any]]:
+def _model(
+    name: str, model: Path, calib: Path, count: int, methods: Sequence[str], runs: int, scratch: Path
+) -> list[dict[str, Any]]:
     from bench_quantize import run
 
     stats, report = scratch / "stats.npz", scratch / "report.json"
@@ -115,7 +120,7 @@ def _model(name: str, model: Path, calib: Path, count: int, runs: int, scratch: 
     bare = float(_output([sys.executable, "-c", BARE, str(model), str(calib), str(count)]))
     print(f"{name}: {count} samples, bare inference {bare:.2f} s", flush=True)
     rows = []
-    for method in METHODS:
+    for method in methods:
         command = [sys.executable, "-c", OURS, str(model), str(calib), str(count), method, str(stats), str(report)]
         peer_command = [sys.executable, "-c", PEER, str(model), str(calib), str(count), method, str(scratch)]
         ours, collected = [], []

@@ -191,6 +191,7 @@ def main() -> int:
     parser.add_argument("--memory", action="store_true", help="only the memory comparison")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     parser.add_argument("--calibration", action="store_true", help="only calibration, against that of onnxruntime")
+    parser.add_argument("--methods", help="with --calibration: comma-separated range methods")
     parser.add_argument("--quick", action="store_true", help="with --calibration: fewer samples, one run")
     args = parser.parse_args()
     if not ZOO.is_dir():
@@ -201,7 +202,8 @@ def main() -> int:
     if args.calibration:
         import bench_calibration
 
-        rows = bench_calibration.compare(ZOO, args.models, 1 if args.quick else args.runs, quick=args.quick)
+        runs = 1 if args.quick else args.runs
+        rows = bench_calibration.compare(ZOO, args.models, args.methods, runs, quick=args.quick)
     else:
         rows = memory() if args.memory else []
     for name in [] if args.memory or args.calibration else names:

@@ -27,6 +27,7 @@ _FUSED = frozenset(
         "Conv", "MatMul", "Gemm", "Add", "Mul", "Relu", "Clip", "Sigmoid", "LeakyRelu", "AveragePool",
         "GlobalAveragePool", "Concat", "MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice",
         "Split", "Gather", "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "Resize", "ReduceMax", "Pad", "Identity",
+        "ReduceMin", "GatherElements", "GatherND", "ReverseSequence", "Compress", "Where", "ArgMax",
     )
 )  # fmt: skip
 

@@ -17,6 +17,7 @@ ORDER = (
     "api",
     "evaluate",
     "publish",
+    "convert",
     "emit",
     "plan",
     "weights",
@@ -28,7 +29,10 @@ ORDER = (
     "_core",
 )
 # Pure data and formulas, usable from everywhere. They may use those before them in this order, and nothing else.
-BOTTOM = ("errors", "dtypes", "granularity", "weight_settings", "config", "qparams", "signal", "version", "reference")
+BOTTOM = (
+    *("errors", "dtypes", "granularity", "weight_settings", "overrides", "targets", "config", "qparams", "signal"),
+    *("version", "reference"),
+)
 LEVEL = {name: len(ORDER) - i for i, name in enumerate(ORDER)} | {
     name: i - len(BOTTOM) for i, name in enumerate(BOTTOM)
 }

@@ -35,6 +35,16 @@ typedef struct {
     void (*abs_sum_row)(const float *x, ptrdiff_t n, double *lanes);
 } qt_statistics;
 
+/* Asks for the lines of what will be read next, while something else keeps the core from reading. */
+static inline void qt_fetch_ahead(const void *next, ptrdiff_t bytes) {
+#if defined(__GNUC__) || defined(__clang__)
+    for (ptrdiff_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)next + i, 0, 2);
+#else
+    (void)next;
+    (void)bytes;
+#endif
+}
+
 static inline uint32_t qt_bits_of(float f) {
     uint32_t u;
     memcpy(&u, &f, sizeof u);

@@ -30,8 +30,10 @@ def calibrate(
     *,
     output: str | os.PathLike[str] | None = None,
     tensors: Sequence[str] | None = None,
-    method: str = "minmax",
+    method: str | None = None,
     config: QuantConfig | str | os.PathLike[str] | None = None,
+    prepare: bool | None = None,
+    target: str | None = None,
     samples: int | None = None,
     shuffle: int | None = None,
     batch: int | None = None,
@@ -48,11 +50,14 @@ def calibrate(
     Args:
         model: A path, proto or onnx_ir model; never changed.
         data: Samples, as for :func:`quantize`.
-        output: Statistics file to write. It always has histograms, so that every range method can be derived from it,
-            and keeps the inputs of the first samples, on which a result is run before it is put in place.
+        output: Statistics file to write. It keeps the inputs of the first samples, on which a result is run before it
+            is put in place.
         tensors: Names of tensors of the prepared model; by default those that quantizing it with ``config`` needs.
-        method: The range method that the statistics are for: it decides whether histograms are filled.
+        method: The only range method that the statistics are for: some need no histograms, which are then not filled.
+            By default a file serves every method, and statistics that are only returned serve ``minmax``.
         config: Settings that decide which tensors are wanted.
+        prepare: False for the model as it is, but for what a plan needs; see ``QuantConfig``. It overrides ``config``.
+        target: What the model will be for; it overrides that of ``config``.
         samples: Use this many samples, the first in order; by default all.
         shuffle: Seed of the order in which the samples are taken; by default that of the data.
         batch: Largest number of samples in a run; by default chosen by their size. Does not change the result.
@@ -86,13 +91,13 @@ def calibrate(
     from qtool.publish import check_statistics_destination
 
     clock = Clock(progress, seconds)
-    settings = resolve_config(config)
+    settings = resolve_config(config, prepare=prepare, target=target)
     if settings.weight_only or settings.dynamic:
         mode = "Weight-only" if settings.weight_only else "Dynamic"
         raise ConfigError(
             f"{mode} mode, which the config asks for, uses no statistics.", hint="Calibrate with another config."
         )
-    range_method, _ = parse_method(method)
+    needs_histogram = output is not None if method is None else parse_method(method)[0].needs_histogram
     with clock("prepare"):
         loaded = load_model(model)
         destination = None if output is None else Path(output)
@@ -111,7 +116,6 @@ def calibrate(
         refuse_obstacle(prepared, plan)  # statistics for a model that quantize() would then refuse
         tensors = list(plan.tensors)
     opened = open_any(data, None, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
-    histograms = range_method.needs_histogram or destination is not None
     wanted = wanted_of(prepared.model, tensors)
     with clock("prepare"):
         model_id = fingerprint(prepared.model, loaded.graph.opset_imports) if destination is not None else None
@@ -120,7 +124,7 @@ def calibrate(
     initial = None
     if checkpoint is not None and destination is not None and model_id is not None:
         kept_run = Checkpoint(destination, model_id, opened, checkpoint)
-        initial = kept_run.resume(wanted, histograms=histograms, allow_nan=on_nan == "skip")
+        initial = kept_run.resume(wanted, histograms=needs_histogram, allow_nan=on_nan == "skip")
         if initial is not None:
             notes += (f"Went on after sample {kept_run.done} of {opened.count}, from '{kept_run.path}'.",)
     before = 0 if kept_run is None else kept_run.done
@@ -134,7 +138,7 @@ def calibrate(
                 prepared.model,
                 wanted,
                 opened.slice(before) if before else opened,
-                histograms=histograms,
+                histograms=needs_histogram,
                 num_threads=num_threads,
                 batch_size=batch,
                 on_nan=on_nan,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qtool.api.clock import Clock
+from qtool.api.layers import require_layers, with_layers
 from qtool.api.models import comparable, inputs_of, parsed
 from qtool.api.settings import ModelLike, Progress
 
@@ -30,10 +32,15 @@ def evaluate(
     fail_over: Mapping[str, float | str] | Sequence[str] = (),
     min_agreement: float | None = None,
     latency: bool = True,
+    details: bool = False,
     samples: int | None = None,
     shuffle: int | None = None,
     batch: int | None = None,
     num_threads: int | None = None,
+    layers: bool = False,
+    layer_samples: int | None = None,
+    sensitivity: bool = False,
+    checks: str | Sequence[str] = "quick",
     progress: Progress | None = None,
 ) -> Report:
     """Compare a float model and its quantized form on samples.
@@ -43,7 +50,8 @@ def evaluate(
         quant_model: The candidate.
         data: Samples of the float model's inputs.
         engine: What runs the quantized model: ``ort`` is onnxruntime; ``spec`` follows the ONNX documents to the bit
-            and takes every element type. The float model always runs in onnxruntime.
+            and takes every element type; ``spec-avx2`` is that with the saturating products of a processor without
+            VNNI. The float model always runs in onnxruntime.
         labels: Key of the labels in the data: class indices, label maps, regression targets or sequences of ids, told
             by their dtype and shape.
         metrics: Names of metrics; ``module:name`` is one of your own, ``all`` every one that the data allow; by default
@@ -55,11 +63,19 @@ def evaluate(
         fail_over: Upper limits, ``{"kl": 0.01, "drop": "0.5pp"}``.
         min_agreement: Percent of decisions that must stay the same.
         latency: Whether to time both models; with another engine than ``ort`` they are not timed.
+        details: Whether to describe both files too: hashes, settings, sizes of tensors.
         samples: Use this many samples, the first in order; by default all.
         shuffle: Seed of the order in which the samples are taken; by default that of the data.
         batch: Largest number of samples in a run; by default chosen by their size.
         num_threads: Threads of the runtime.
-        progress: Called with ("evaluate", done, total).
+        layers: Whether to find out which quantized operator the noise comes from; see ``evaluate.attribution``.
+        layer_samples: Samples that ``layers`` and ``sensitivity`` look at; by default chosen by their size.
+        sensitivity: Whether to find out what each quantized operator alone would gain in float. The quantized model is
+            loaded and run once for each.
+        checks: What to check about the runtime: names of ``evaluate.checks.CHECKS``, ``quick`` (those that cost
+            little), ``all`` or ``none``; the results are ``Report.checks``. With ``layers`` the check of ranges looks
+            at inner tensors too.
+        progress: Called with ("evaluate", done, total), then with ("layers", ..) and ("sensitivity", ..).
 
     Returns:
         The report; a gate that does not hold is in it (``Report.passed``) and raises nothing.
@@ -71,11 +87,14 @@ def evaluate(
     """
     from qtool.calibrate.samples import open_samples
     from qtool.evaluate import gates as gating
+    from qtool.evaluate.checks import Subject, run_checks, select_checks
     from qtool.evaluate.compare import compare
+    from qtool.evaluate.details import model_details
     from qtool.prepare.load import load_model
     from qtool.runtime import require_engine
 
     require_engine(engine)
+    wanted = select_checks(checks)
     gates = gating.parse_gates(fail_under, fail_over, min_agreement)
     needed = gating.required_metrics(gates, labels=labels is not None)
     gating.require_latency(gates, engine, latency=latency)
@@ -87,10 +106,11 @@ def evaluate(
         limit=samples,
         shuffle_seed=shuffle,
     )
+    require_layers(engine, layers=layers, layer_samples=layer_samples, sensitivity=sensitivity)
     with ExitStack() as cleanup:
+        pair = comparable(reference, cleanup), comparable(candidate, cleanup)
         report = compare(
-            comparable(reference, cleanup),
-            comparable(candidate, cleanup),
+            *pair,
             opened,
             engine=engine,
             labels=labels,
@@ -103,4 +123,18 @@ def evaluate(
             latency=latency,
             progress=Clock(progress).progress("evaluate"),
         )
+        report = with_layers(
+            report,
+            *pair,
+            opened,
+            layers=layers,
+            layer_samples=layer_samples,
+            sensitivity=sensitivity,
+            num_threads=num_threads,
+            progress=progress,
+        )
+        if wanted:
+            subject = Subject(*pair, opened, num_threads=num_threads, batch_size=batch, layers=layers)
+            report = replace(report, checks=run_checks(subject, wanted))
+    report = replace(report, details=model_details(reference, candidate)) if details else report
     return gating.judged(report, gates)

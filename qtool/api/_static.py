@@ -21,6 +21,7 @@ from qtool.api.limits import budget, check_limit
 from qtool.api.models import inputs_of, tensors_of
 from qtool.api.pipeline import Job, Run
 from qtool.api.results import QuantizeResult
+from qtool.api.saturation import first_kept, without_saturation
 from qtool.api.settings import ModelLike, prepared_for, refuse_obstacle, selection_for
 from qtool.config import QuantConfig
 
@@ -57,7 +58,9 @@ def quantize_static(
         wanted_of,
         without_effect,
     )
+    from qtool.plan.fusion import predict_fusion
     from qtool.plan.inputs import input_notes
+    from qtool.plan.overriding import without_quantized_nodes
     from qtool.prepare.fingerprint import fingerprint
 
     histograms = need_histograms(settings)
@@ -121,6 +124,10 @@ def quantize_static(
         with clock("plan"):
             plan = build_plan(prepared.model, settings, selection, statistics)
         job.require_some(plan, settings)
+        if settings.facts.saturating_pairs:
+            with clock("check"):
+                kept = batches if opened is None else first_kept(opened)
+                plan = without_saturation(prepared.model, plan, kept, num_threads=run.num_threads)
         with clock("emit"):
             quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
         check_limit("planning and rewriting the model")
@@ -138,8 +145,18 @@ def quantize_static(
             provenance=_provenance(sample_count, hashes),
         )
         job.judge("calibration", "Try --method mse, or leave nodes float with --exclude")
+    else:
+        if statistics is not None:
+            with clock("plan"):
+                plan = build_plan(prepared.model, settings, selection, statistics)
+            job.require_some(plan, settings)
+        job.foresee(prepared, plan, settings, selection)
     job.notes += [*plan.notes, *without_effect(settings, plan.tensors)]
-    return job.result(prepared, plan, settings, f"{plan.quantized} of {plan.nodes} nodes quantized")
+    decided = [name for d in plan.decisions for name in (d.node, *d.absorbed)]
+    job.notes += without_quantized_nodes(settings, selection, prepared.model, decided)
+    # of one type for all activations, and one for all weights
+    fusion = None if settings.has_other_types else predict_fusion(prepared.model, plan, settings)
+    return job.result(prepared, plan, settings, f"{plan.quantized} of {plan.nodes} nodes quantized", fusion=fusion)
 
 
 def _provenance(samples: int, hashes: Sequence[str] | None) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def compare_methods(
         if one.histogram is None:
             raise DataError(
                 f"{saved.subject} has no histogram of tensor '{tensor}', which range methods are compared on.",
-                hint="'qtool calibrate' writes histograms.",
+                hint="'qtool calibrate' without --method writes histograms.",
             )
         rows = compare(one, dtype, symmetric)
         if wanted is not None:

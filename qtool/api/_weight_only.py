@@ -56,6 +56,8 @@ def quantize_weights(model: ModelLike, settings: QuantConfig, run: Run) -> Quant
                 f"verified without samples: the result ran beside the float model in {_ENGINES[engine]} on seeded "
                 "random input; types, shapes and finiteness agree, accuracy was not measured"
             )
+    else:
+        job.foresee(prepared, plan, settings, selection_for(prepared, settings))
     done = f"weights of {plan.quantized} of {plan.nodes} nodes stored as {settings.weights}"
     return job.result(prepared, plan, settings, done, verified_on="random")
 
@@ -77,7 +79,7 @@ def planned_weights(loaded: ir.Model, settings: QuantConfig) -> tuple[Prepared, 
 
     def at(opset: int, ir_version: int) -> tuple[Prepared, Plan]:
         highest = max(opset, highest_quantizing_opset(given))
-        prepared = prepare(loaded, min_opset=opset, min_ir=ir_version, max_opset=highest)
+        prepared = prepare(loaded, min_opset=opset, min_ir=ir_version, max_opset=highest, optional=settings.prepare)
         selection = selection_for(prepared, settings)
         return prepared, plan_weights(prepared.model, settings, selection)
 

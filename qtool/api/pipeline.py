@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
-    from qtool.plan import Plan
+    from qtool.api.forecast import PlanTable
+    from qtool.plan import Plan, Selection
+    from qtool.plan.fusion import Fusion
     from qtool.prepare.prepare import Prepared
 
 # (number of samples, inputs) to verify on, for a float model and the folder of its external data
@@ -62,6 +64,7 @@ class Job:
         loaded: The same, read.
         clock: Wall time of the stages.
         notes: What a user should know so far.
+        table: The plan as a table, of a dry run.
 
     Raises:
         ConfigError: For a destination that cannot be used.
@@ -78,6 +81,7 @@ class Job:
         self._published = Published(None, 0, {}, 0)
         self._proto: onnx.ModelProto | None = None
         self._engine = "ort"
+        self.table: PlanTable | None = None
         path = Path(model) if isinstance(model, (str, os.PathLike)) else None
         with self.clock("prepare"):
             self.loaded = load_model(model)
@@ -106,6 +110,14 @@ class Job:
         """
         if not plan.decisions and not settings.allow_empty:
             raise NothingToQuantizeError(f"0 of {plan.nodes} nodes were quantized: {why_nothing(plan)}.", hint=hint)
+
+    def foresee(self, prepared: Prepared, plan: Plan, settings: QuantConfig, selection: Selection) -> None:
+        """Make the table of a dry run."""
+        from qtool.api.forecast import plan_table
+
+        with self.clock("plan"):
+            self.table = plan_table(prepared, plan, settings, selection)
+        self.notes += [self.table.remark] if self.table.remark is not None else []
 
     def publish(
         self,
@@ -170,7 +182,14 @@ class Job:
         self.notes += quality_notes(self._published.sqnr_db, samples, remedy)
 
     def result(
-        self, prepared: Prepared, plan: Plan, settings: QuantConfig, done: str, *, verified_on: str = "calibration"
+        self,
+        prepared: Prepared,
+        plan: Plan,
+        settings: QuantConfig,
+        done: str,
+        *,
+        verified_on: str = "calibration",
+        fusion: Fusion | None = None,
     ) -> QuantizeResult:
         """What was done; ``done`` says it in one clause."""
         published = self._published
@@ -195,4 +214,6 @@ class Job:
             peak_rss_bytes=peak_rss(),
             config=settings,
             message=f"{done}{where}",
+            fusion=fusion,
+            table=self.table,
         )

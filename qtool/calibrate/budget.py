@@ -185,6 +185,16 @@ def measure(model: SegmentedModel, samples: Samples) -> Cost:
     return Cost(most / rows, observed / rows, growth / rows, fed / rows)
 
 
+def observed_bytes(model: SegmentedModel, samples: Samples) -> float:
+    """Bytes of all observed arrays of one sample, by running it."""
+    rows, feeds = next(samples.counted_batches(None))
+    observed = sum(array.nbytes for array in feeds.values())
+    for arrays, _ in model.steps(feeds):
+        observed += sum(array.nbytes for array in arrays.values())
+        arrays.clear()
+    return observed / rows
+
+
 def peak_memory() -> int:
     """Peak resident memory of this process, in bytes; that of the process which started it does not count."""
     seen = _status("VmHWM")

@@ -20,7 +20,7 @@ from os import PathLike
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from qtool.calibrate.budget import STATISTICS_BYTES, Budget, measure
+from qtool.calibrate.budget import STATISTICS_BYTES, Budget, measure, observed_bytes
 from qtool.calibrate.footprint import live_bytes
 from qtool.calibrate.nonfinite import refuse
 from qtool.calibrate.rowwise import Array, Feeds, Shapes, find_shared, shapes_of, single
@@ -99,21 +99,21 @@ def collect(
     with nullcontext() if budget is None else lean_memory():
         run = SegmentedModel(source, list(wanted), per_segment=per_segment)
     collector = _Collector(run, wanted, histograms)
-    workers = num_threads or _available_cores()
+    workers = num_threads or available_cores()
     size = batch_size or _MANY
     fair = -(-samples.count // (workers * _BATCHES_PER_WORKER))  # all workers end at about the same time
-    if not run.is_empty and (budget is not None or (batch_size is None and samples.batchable and fair > 1)):
+    if budget is not None and not run.is_empty:
         counters = STATISTICS_BYTES * len(wanted) if histograms else 0
-        if budget is not None:
-            _, feeds = next(samples.counted_batches(None))
-            budget.foresee(live_bytes(source, run.computed, feeds), counters)
-            del feeds
+        _, feeds = next(samples.counted_batches(None))
+        budget.foresee(live_bytes(source, run.computed, feeds), counters)
+        del feeds
         cost = measure(run, samples)
-        if budget is not None:
-            workers, size = budget.share(cost, workers, size, counters)
+        workers, size = budget.share(cost, workers, size, counters)
         if batch_size is None:
             fair = -(-samples.count // (workers * _BATCHES_PER_WORKER))  # of as many as the budget allows
             size = max(1, min(int(max_batch_bytes / max(cost.observed, 1.0)), fair, size))
+    elif batch_size is None and samples.batchable and fair > 1 and not run.is_empty:
+        size = max(1, min(int(max_batch_bytes / max(observed_bytes(run, samples), 1.0)), fair, size))
     elif batch_size is None and samples.batchable and not run.is_empty:
         size = 1
     done = saved = 0
@@ -207,6 +207,8 @@ class _Collector:
         """
         for arrays, _ in self._model.steps(feeds):
             for name, array in arrays.items():
+                if not array.size:  # a branch that was not taken hands out nothing, of another rank than its values
+                    continue
                 one = slot.tensors[name]
                 nan, infinite = one.nan, one.pos_inf + one.neg_inf
                 same = _lacks_rows(array, rows) if shared is None else name in shared
@@ -305,7 +307,8 @@ def _done(one: _Pending) -> tuple[int, dict[str, tuple[int, int]]]:
     return rows, future.result()
 
 
-def _available_cores() -> int:
+def available_cores() -> int:
+    """Processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -82,7 +82,7 @@ class SavedStatistics:
             if histograms and chosen[name].histogram is None:
                 raise DataError(
                     f"{self.subject} has no histogram of tensor '{name}', which the range method needs.",
-                    hint="Calibrate again, or use --method minmax.",
+                    hint="Calibrate again without --method, or quantize with --method minmax.",
                 )
         return Statistics(chosen, self.statistics.samples)
 

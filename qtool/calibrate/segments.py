@@ -8,7 +8,7 @@ tensors that later ones read. Nothing is computed twice. Cuts depend on the mode
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from pathlib import Path
@@ -73,7 +73,8 @@ class SegmentedModel:
         tensors: Names of the wanted tensors of the top graph.
         per_segment: How many wanted tensors of node outputs are computed by one session.
         num_threads: Threads of one operator.
-        strict: False leaves out wanted tensors of types that have no range instead of refusing them.
+        strict: False leaves out wanted tensors of other types instead of refusing them.
+        observed: Types that a wanted tensor may have; by default those that have a range.
 
     Attributes:
         fed: Wanted inputs of the model.
@@ -93,8 +94,10 @@ class SegmentedModel:
         per_segment: int = TENSORS_PER_SEGMENT,
         num_threads: int | None = 1,
         strict: bool = True,
+        observed: Collection[str] = _OBSERVED,
     ) -> None:
         self._source = source
+        self._types = observed
         graph = source.proto.graph
         self._initializers = {t.name: t for t in graph.initializer}
         self._initializers |= {t.values.name: t for t in graph.sparse_initializer}
@@ -164,7 +167,7 @@ class SegmentedModel:
         if nodes and (not cuts or cuts[-1] < len(nodes)):
             cuts.append(len(nodes))
         last_use = {name: index for index, (_, used) in enumerate(nodes) for name in used}
-        types: dict[str, tuple[np.dtype[Any], tuple[int | str | None, ...]]] = {}
+        types: dict[str, tuple[np.dtype[Any], tuple[int | str | None, ...] | None]] = {}
         segments: list[_Segment] = []
         ends: list[int] = []
         start = 0
@@ -194,7 +197,7 @@ class SegmentedModel:
         stop: int,
         wanted: set[str],
         last_use: Mapping[str, int],
-        types: dict[str, tuple[np.dtype[Any], tuple[int | str | None, ...]]],
+        types: dict[str, tuple[np.dtype[Any], tuple[int | str | None, ...] | None]],
     ) -> _Segment | None:
         """Nodes start to stop as a session; None if it would hand on what no array holds."""
         import onnx
@@ -238,18 +241,19 @@ class SegmentedModel:
         if stop < len(nodes) and any(n not in infos or infos[n].dtype.kind == "U" for n in crossing):
             return None
         for name in observed:
-            if self._strict and (name not in infos or infos[name].dtype.name not in _OBSERVED):
+            if self._strict and (name not in infos or infos[name].dtype.name not in self._types):
                 found = infos[name].dtype.name if name in infos else session.opaque_outputs[name]
                 raise ModelError(
-                    f"Tensor '{name}' is {found}; expected a type that has a range: {', '.join(_OBSERVED)}."
+                    f"Tensor '{name}' is {found}; expected a type that has a range: {', '.join(self._types)}."
                 )
-        observed = [n for n in observed if n in infos and infos[n].dtype.name in _OBSERVED]
+        observed = [n for n in observed if n in infos and infos[n].dtype.name in self._types]
         kept = [n for n in outputs if n in infos]
         declared = {v.name for v in self._source.proto.graph.output}
         for name in crossing:
             if name in infos:
                 shape = infos[name].shape if name not in declared else (None,) * len(infos[name].shape)
-                types[name] = (infos[name].dtype, shape)
+                # onnxruntime gives a shape of no dimensions where it does not know the rank, too
+                types[name] = (infos[name].dtype, shape or None)
         return _Segment(session, tuple(inputs), tuple(kept), tuple(observed))
 
 
@@ -295,7 +299,7 @@ def _require_known(tensors: Sequence[str], known: set[str]) -> None:
                 f"The model's graph has no tensor '{name}'.",
                 hint=f"Did you mean {' or '.join(repr(n) for n in near)}?"
                 if near
-                else "Only tensors of the top graph can be observed, not those inside If or Loop bodies.",
+                else "Only tensors of the top graph and of If branches can be observed, not those inside Loop bodies.",
             )
 
 

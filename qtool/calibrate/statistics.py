@@ -159,14 +159,18 @@ class TensorStatistics:
         if self.histogram is None or self.exponent is None:
             return
         needed = max(self.exponent, exponent_for(self.minimum, self.maximum))
-        counts = kernels.histogram(array, needed, HISTOGRAM_BITS, num_threads=num_threads)
-        self.histogram = _widened(self.histogram, needed - self.exponent) + (counts * repeats if shared else counts)
+        self.histogram = _widened(self.histogram, needed - self.exponent)
         self.exponent = needed
+        if repeats == 1:
+            kernels.histogram(array, needed, HISTOGRAM_BITS, out=self.histogram, num_threads=num_threads)
+        else:
+            self.histogram += repeats * kernels.histogram(array, needed, HISTOGRAM_BITS, num_threads=num_threads)
 
     def without_channels(self) -> TensorStatistics:
         """The same with nothing about channels and readers, so that tensors of different layouts can be merged."""
         return replace(
             self,
+            histogram=None if self.histogram is None else self.histogram.copy(),  # update() adds in place
             channel_axis=None,
             channel_absmax=None,
             channel_energy=None,

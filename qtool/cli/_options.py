@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,6 +16,7 @@ SELECTION = "Which nodes"
 QUANTIZATION = "Quantization"
 WEIGHT_ONLY = "Weight-only mode"
 RUN = "Run and output"
+LAYERS = "Layers"
 GATES = "Gates"
 
 Threads = Annotated[
@@ -37,6 +38,37 @@ JsonTarget = Annotated[
         metavar="FILE|-",
         show_default=False,
         help="Write the result as JSON to FILE, or to stdout for '-' (then nothing else is written there).",
+        rich_help_panel=RUN,
+    ),
+]
+MarkdownTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--markdown",
+        metavar="FILE|-",
+        show_default=False,
+        help="Write the result as Markdown, for a comment on a change, to FILE, or to stdout for '-'.",
+        rich_help_panel=RUN,
+    ),
+]
+JUnitTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--junit",
+        metavar="FILE|-",
+        show_default=False,
+        help="Write JUnit XML with a test case per gate, which CI shows, to FILE, or to stdout for '-'.",
+        rich_help_panel=RUN,
+    ),
+]
+HtmlTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--html",
+        metavar="FILE|-",
+        show_default=False,
+        help="Write a report with charts as one HTML file that needs nothing else to FILE, or to stdout for '-'. Needs "
+        r"the extra 'report': pip install 'qtool\[report]'.",
         rich_help_panel=RUN,
     ),
 ]
@@ -110,6 +142,18 @@ ConfigFile = Annotated[
         metavar="FILE.toml",
         show_default=False,
         help="Read settings from the \\[quantize] table of FILE.toml; options given here win.",
+        rich_help_panel=QUANTIZATION,
+    ),
+]
+
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        show_default="ort-x64",
+        help="What the model is for: ort-x64, avx2, openvino, ort-arm, portable, qnn or tensorrt. It decides the "
+        "defaults of form, types and symmetry, and what is legal.",
         rich_help_panel=QUANTIZATION,
     ),
 ]
@@ -224,6 +268,16 @@ def batch_size(text: str | None) -> int | None:
     return int(text)
 
 
+NoPrepare = Annotated[
+    bool | None,
+    typer.Option(
+        "--prepare/--no-prepare",
+        show_default="prepare",
+        help="Fold, evaluate and inline in the float graph first, or take it as it is but for what a plan needs: "
+        "names, constants as initializers, an opset that is high enough.",
+        rich_help_panel=QUANTIZATION,
+    ),
+]
 Dynamic = Annotated[
     bool | None,
     typer.Option(
@@ -236,6 +290,93 @@ Dynamic = Annotated[
 ]
 
 
+Show = Annotated[
+    str | None,
+    typer.Option(
+        "--show",
+        metavar="quantized|skipped|all",
+        show_default=False,
+        help="Of the plan, list these nodes: what becomes of each, types, where scales come from, bytes, and why not.",
+        rich_help_panel=RUN,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--override",
+        metavar="PATTERN=KEY:VALUE,..",
+        show_default=False,
+        help="Settings of the nodes that match: weights, per_channel, block, activations, symmetric, method, format "
+        "(as '/head/*=weights:uint8,method:mse'), or float. Repeatable: the last one that says something counts.",
+        rich_help_panel=SELECTION,
+    ),
+]
+
+
+def show(text: str | None) -> str | None:
+    """Value of ``--show``.
+
+    Raises:
+        ConfigError: If it is none of the three words.
+    """
+    from qtool.errors import ConfigError
+
+    if text not in (None, "quantized", "skipped", "all"):
+        raise ConfigError(f"Option --show is '{text}'; expected quantized, skipped or all.")
+    return text
+
+
+def overrides(given: list[str] | None) -> list[dict[str, Any]] | None:
+    """Values of ``--override`` as tables; None if there are none.
+
+    Raises:
+        ConfigError: For one that is no override.
+    """
+    from qtool.overrides import parse_override
+
+    return [parse_override(text) for text in given] if given else None
+
+
 def examples(*commands: str) -> str:
     """The examples at the end of a command's help, one per line."""
     return "\n".join(["Examples:", *(f"$ {command}" for command in commands)])
+
+
+Layers = Annotated[
+    bool,
+    typer.Option(
+        "--layers",
+        help="Show which quantized operators the noise comes from, why, and what to type next.",
+        rich_help_panel=LAYERS,
+    ),
+]
+Sensitivity = Annotated[
+    bool,
+    typer.Option(
+        "--sensitivity",
+        help="Show what each quantized operator alone gains in float: one run of the model for each.",
+        rich_help_panel=LAYERS,
+    ),
+]
+Checks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--checks",
+        metavar="NAMES",
+        show_default="quick",
+        help="Check the runtime: miscompile, fusion, ranges (these are quick), saturation (accuracy on a processor "
+        "without VNNI), memory, all or none. Names with commas between, or repeatable.",
+        rich_help_panel=LAYERS,
+    ),
+]
+LayerSamples = Annotated[
+    int | None,
+    typer.Option(
+        "--layer-samples",
+        metavar="N",
+        min=1,
+        show_default="by their size",
+        help="Samples that --layers and --sensitivity look at, the first in order.",
+        rich_help_panel=LAYERS,
+    ),
+]

@@ -10,14 +10,14 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, TextIO
 
 import typer
 
-from qtool.errors import ConfigError
+from qtool.cli import _targets
+from qtool.cli._targets import check_targets, write_text
 
-STDOUT = "-"
+STDOUT = _targets.STDOUT
 
 
 class Output:
@@ -54,11 +54,19 @@ class Output:
         if target == STDOUT:
             _write(sys.stdout, text)
             return
-        try:
-            # a file name that is not UTF-8 is shown by its escapes, which are JSON's own
-            Path(target).write_text(text, encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            raise ConfigError(f"JSON file '{target}' cannot be written: {error.strerror}.") from error
+        # a file name that is not UTF-8 is shown by its escapes, which are JSON's own
+        write_text(text, target, "JSON file")
+
+    def text(self, text: str, target: str, kind: str) -> None:
+        """A finished document into a file, or to stdout for ``-``.
+
+        Raises:
+            ConfigError: If the file cannot be written; ``kind`` is what it is called there.
+        """
+        if target == STDOUT:
+            _write(sys.stdout, text)
+        else:
+            write_text(text, target, kind)
 
     # ------------------------------------------------------------------------------------------------ talk, to stderr
 
@@ -147,22 +155,7 @@ def check_json_target(target: str | None, *others: str | os.PathLike[str] | None
     Raises:
         ConfigError: If the folder does not exist or is not writable, or the target is a folder or one of ``others``.
     """
-    if target is None or target == STDOUT:
-        return
-    path = Path(target)
-    if path.is_dir():
-        raise ConfigError(f"JSON file '{target}' is a folder; expected the name of a file.")
-    if not path.parent.is_dir():
-        raise ConfigError(f"JSON file '{target}': there is no folder '{path.parent}'.", hint="Create it first.")
-    for other in others:
-        if other is not None and (path.absolute() == Path(other).absolute() or _is_same(path, Path(other))):
-            raise ConfigError(f"JSON file '{target}' is a file that the command needs itself; expected another name.")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ConfigError(f"JSON file '{target}' cannot be written: permission denied.")
-
-
-def _is_same(path: Path, other: Path) -> bool:
-    return path.exists() and other.exists() and path.samefile(other)
+    check_targets({"JSON file": target}, *others)
 
 
 def open_missing_streams() -> None:

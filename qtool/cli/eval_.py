@@ -8,15 +8,16 @@ from typing import Annotated
 import typer
 
 from qtool.cli import _options as opt
-from qtool.cli._output import STDOUT, Output, check_json_target
+from qtool.cli._output import STDOUT, Output
 from qtool.cli._progress import progress_bars
-from qtool.cli._report import show_report
+from qtool.cli._report import check_forms, show_next_steps, show_report, write_forms
 from qtool.errors import EXIT_FAILED
 
 EXAMPLES = opt.examples(
     "qtool eval model.onnx model.int8.onnx --data eval.npz",
     "qtool eval model.onnx model.int8.onnx --data eval.npz --labels labels --fail-under top1=0.9",
     "qtool eval model.onnx model.int8.onnx --data eval.npz --fail-under sqnr=30 --json report.json",
+    "qtool eval model.onnx model.int8.onnx --data eval.npz --html report.html --markdown comment.md",
     "qtool eval model.onnx model.int8.onnx --data eval.npz --labels labels --fail-over drop=0.5pp",
 )
 
@@ -47,7 +48,7 @@ def evaluate(
             metavar="NAME",
             show_default="ort",
             help="What runs the quantized model: ort (onnxruntime), or spec, which follows the ONNX documents to the "
-            "bit and takes every element type, and is slower.",
+            "bit and takes every element type, and is slower, or spec-avx2, the same as on a processor without VNNI.",
         ),
     ] = None,
     metric: Annotated[
@@ -124,8 +125,15 @@ def evaluate(
             rich_help_panel=opt.GATES,
         ),
     ] = None,
+    layers: opt.Layers = False,
+    sensitivity: opt.Sensitivity = False,
+    layer_samples: opt.LayerSamples = None,
+    checks: opt.Checks = None,
     batch: opt.Batch = None,
     threads: opt.Threads = None,
+    markdown_target: opt.MarkdownTarget = None,
+    junit_target: opt.JUnitTarget = None,
+    html_target: opt.HtmlTarget = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,
@@ -142,7 +150,8 @@ def evaluate(
     from qtool.evaluate import gates as gating
     from qtool.evaluate.settings import EvalSettings, all_gates
 
-    check_json_target(json_target, float_model, quant_model, *files_of(data))
+    forms = {"json": json_target, "markdown": markdown_target, "junit": junit_target, "html": html_target}
+    check_forms(forms, float_model, quant_model, config, *files_of(data))
     at_once = opt.batch_size(batch)
     if not data:
         raise ConfigError("No data to compare on; expected at least one --data DATA.")
@@ -174,17 +183,22 @@ def evaluate(
             ctc_blank=chosen.ctc_blank,
             word_separator=chosen.word_separator,
             latency=timed,
+            details=html_target is not None,
             samples=samples,
             shuffle=shuffle,
             batch=at_once,
             num_threads=threads,
+            layers=layers,
+            layer_samples=layer_samples,
+            sensitivity=sensitivity,
+            checks=checks or "quick",
             progress=progress,
         )
     report = gating.judged(report, gates)
-    if json_target is not None:
-        out.json(report.to_dict(), json_target)
-    if json_target != STDOUT:
+    write_forms(out, report, forms)
+    if STDOUT not in forms.values():
         show_report(out, report)
+        show_next_steps(out, report)
     for note in report.notes:
         out.note(note)
     for line in gating.lines(report):

@@ -18,6 +18,8 @@ class QLinearRewriter(Rewriter):
 
     def is_integer_operator(self, decision: Decision) -> bool:
         """See :meth:`Rewriter.is_integer_operator`."""
+        if decision.written_as == "qdq":
+            return False
         if decision.form is Form.MOVER:
             return self._moves_codes(decision)
         if decision.form is not Form.OPERATOR or not decision.outputs:
@@ -36,36 +38,33 @@ class QLinearRewriter(Rewriter):
 
     def _conv(self, decision: Decision) -> None:
         node = self._nodes[decision.node]
-        index, x = decision.inputs[0]
-        weight = self.weight(node, 1, decision)
         inputs = [
-            self.codes(x),
-            *self.constants.parameters(x, self.params(x)),
-            weight.codes,
-            weight.scale,
-            weight.zero_point,
+            *self._operands(decision, node),
             *self.constants.parameters(decision.outputs[0], self.params(decision.outputs[0])),
         ]
         if decision.bias is not None:
             inputs.append(self.bias(decision).codes)
-        assert index == 0, "Bug: a Conv reads its activation first"
         self.replace_node(decision, "QLinearConv", inputs)
 
     def _product(self, decision: Decision) -> None:
         """MatMul, or a Gemm without a bias, which in its normal form is the same product."""
-        node = self._nodes[decision.node]
-        activations = dict(decision.inputs)
-        inputs: list[ir.Value | None] = []
-        for index in (0, 1):
-            if index in activations:
-                name = activations[index]
-                inputs += [self.codes(name), *self.constants.parameters(name, self.params(name))]
-            else:
-                weight = self.weight(node, index, decision)
-                inputs += [weight.codes, weight.scale, weight.zero_point]
+        inputs = self._operands(decision, self._nodes[decision.node])
         inputs += self.constants.parameters(decision.outputs[0], self.params(decision.outputs[0]))
         # a Gemm may spell out the defaults of attributes that a product does not have
         self.replace_node(decision, "QLinearMatMul", inputs, attributes=False)
+
+    def _operands(self, decision: Decision, node: ir.Node) -> list[ir.Value | None]:
+        """Codes, scale and zero point of both factors, whichever of them is constant."""
+        activations = dict(decision.inputs)
+        operands: list[ir.Value | None] = []
+        for index in (0, 1):
+            if index in activations:
+                name = activations[index]
+                operands += [self.codes(name), *self.constants.parameters(name, self.params(name))]
+            else:
+                weight = self.weight(node, index, decision)
+                operands += [weight.codes, weight.scale, weight.zero_point]
+        return operands
 
     def _mover(self, decision: Decision) -> None:
         node = self._nodes[decision.node]

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from qtool.errors import ConfigError, ModelError
 from qtool.evaluate.labels import kinds_of, misfit, require_numbers
-from qtool.evaluate.latency import measure
+from qtool.evaluate.latency import measure_all
 from qtool.evaluate.metrics import PRIMARY, applying, select_metrics, unknown
 from qtool.evaluate.metrics.base import LabelKind, Metric
 from qtool.evaluate.paired import limit, statistics
@@ -81,6 +83,65 @@ def compare(
         ModelError: If a model cannot be read or run, or the two differ in their inputs or outputs.
         DataError: If the samples or the labels do not fit.
     """
+    (report,) = compare_all(
+        float_model,
+        [quant_model],
+        samples,
+        engine=engine,
+        labels=labels,
+        metrics=metrics,
+        outputs=outputs,
+        ctc_blank=ctc_blank,
+        word_separator=word_separator,
+        num_threads=num_threads,
+        batch_size=batch_size,
+        latency=latency,
+        progress=progress,
+    )
+    return report
+
+
+def compare_all(
+    float_model: ModelLike,
+    quant_models: Sequence[ModelLike],
+    samples: Samples,
+    *,
+    engine: str = "ort",
+    labels: str | None = None,
+    metrics: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    ctc_blank: int | None = None,
+    word_separator: int | None = None,
+    num_threads: int | None = None,
+    batch_size: int | None = None,
+    latency: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Report, ...]:
+    """Compare a model with each of several on samples; the outputs of the float model are computed once.
+
+    Args:
+        float_model: See :func:`compare`, as for all that follow.
+        quant_models: The candidates.
+        samples: Inputs.
+        engine: What runs the candidates.
+        labels: Key of the labels.
+        metrics: Names of metrics.
+        outputs: Names of outputs.
+        ctc_blank: Class of CTC scores.
+        word_separator: Id between words.
+        num_threads: Threads of each session.
+        batch_size: Samples per run.
+        latency: Whether to time the models, all in turn.
+        progress: Called with (samples done, samples in all) after each batch.
+
+    Returns:
+        A report per candidate, in their order.
+
+    Raises:
+        ConfigError: See :func:`compare`.
+        ModelError: If a model cannot be read or run, or one differs from the float model in its inputs or outputs.
+        DataError: See :func:`compare`.
+    """
     from qtool.runtime import create_session, require_engine
 
     require_engine(engine)
@@ -88,18 +149,22 @@ def compare(
         raise ConfigError(f"Batch size is {batch_size}; expected 1 or more.")
     _check_ids(ctc_blank, word_separator, labels)
     selected = select_metrics(metrics, labels=labels is not None, separator=word_separator, blank=ctc_blank)
-    float_source, quant_source = _source(float_model), _source(quant_model)
-    sizes = Sizes(model_bytes(float_source), model_bytes(quant_source))
+    float_source, quant_sources = _source(float_model), [_source(model) for model in quant_models]
+    float_bytes = model_bytes(float_source)
+    sizes = [Sizes(float_bytes, model_bytes(source)) for source in quant_sources]
     reference = create_session(float_source, num_threads=num_threads)
-    candidate = _candidate(quant_source, engine, num_threads)
-    require_same_interface(reference, candidate)
+    candidates = []
+    for model, source in zip(quant_models, quant_sources, strict=True):
+        with _blamed_on(model if len(quant_models) > 1 else None):
+            candidates.append(_candidate(source, engine, num_threads))
+            require_same_interface(reference, candidates[-1])
     compared = _selected(outputs, reference)
     wanted = None if outputs is None else [info.name for info in compared]
     answers = None if labels is None else samples.labels(labels)
     if labels is not None and answers is not None:
         require_numbers(answers, labels)
 
-    tallies: list[OutputTally] = []
+    tallies: list[list[OutputTally]] = []
     chosen: tuple[Metric, ...] = ()
     notes = [
         *samples.notes,
@@ -117,7 +182,7 @@ def compare(
         batch_size = automatic_batch_size(samples, reference)
     for count, feeds in samples.counted_batches(batch_size):
         start = time.perf_counter()
-        expected, found = reference.run(feeds, wanted), candidate.run(feeds, wanted)
+        expected = reference.run(feeds, wanted)
         seconds += time.perf_counter() - start
         batch_labels = None if answers is None else answers[done : done + count]
         if labels is not None and answers is not None and batch_labels is not None:
@@ -136,40 +201,65 @@ def compare(
             first = count
             name, kind = labelled or ("", None)
             chosen = applying(selected, kind, metrics, labels or "")
-            tallies = [OutputTally(info, chosen, kind if info.name == name else None) for info in compared]
-        for tally in tallies:
-            name = tally.info.name
-            theirs = batch_labels if labelled is not None and name == labelled[0] else None
-            tally.update(expected[name], found[name], theirs, count, fixed_batch=samples.fixed_batch is not None)
+            tallies = [
+                [OutputTally(info, chosen, kind if info.name == name else None) for info in compared]
+                for _ in candidates
+            ]
+        for model, candidate, own in zip(quant_models, candidates, tallies, strict=True):
+            with _blamed_on(model if len(quant_models) > 1 else None):
+                start = time.perf_counter()
+                found = candidate.run(feeds, wanted)
+                seconds += time.perf_counter() - start
+            for tally in own:
+                name = tally.info.name
+                theirs = batch_labels if labelled is not None and name == labelled[0] else None
+                tally.update(expected[name], found[name], theirs, count, fixed_batch=samples.fixed_batch is not None)
         done += count
         if progress is not None:
             progress(done, samples.count)
 
-    timing = None
+    timings: Sequence[Latency | None] = [None] * len(candidates)
     if latency and engine == "ort":
-        size = latency_batch_size(first, seconds / (2 * done))
-        timing = _measure_latency(reference, candidate, samples, size, num_threads)
-    reports = _reports(tallies, done)
-    return Report(
-        float_model=_name(float_model),
-        quantized_model=_name(quant_model),
-        metrics=tuple(metric.name for metric in chosen),
-        outputs=reports,
-        samples=done,
-        sources=tuple(Source(source.path, source.sha256) for source in samples.sources),
-        sizes=sizes,
-        latency=timing,
-        engine=engine,
-        notes=(
-            *notes,
-            *chain.from_iterable(tally.notes() for tally in tallies),
-            *_limits(reports, chosen, None if labelled is None else labelled[1]),
-        ),
-        failures=tuple(chain.from_iterable(tally.failures() for tally in tallies)),
-        custom=tuple(metric for metric in chosen if metric.own),
-        labels=labels,
-        label_kind=None if labelled is None else labelled[1].value,
+        size = latency_batch_size(first, seconds / ((1 + len(candidates)) * done))
+        timings = _measure_latency(reference, candidates, samples, size, num_threads)
+    found_outputs = [_reports(own, done) for own in tallies]
+    return tuple(
+        Report(
+            float_model=_name(float_model),
+            quantized_model=_name(model),
+            metrics=tuple(metric.name for metric in chosen),
+            outputs=reports,
+            samples=done,
+            sources=tuple(Source(source.path, source.sha256) for source in samples.sources),
+            sizes=size_pair,
+            latency=timing,
+            engine=engine,
+            notes=(
+                *notes,
+                *chain.from_iterable(tally.notes() for tally in own),
+                *_limits(reports, chosen, None if labelled is None else labelled[1]),
+            ),
+            failures=tuple(chain.from_iterable(tally.failures() for tally in own)),
+            custom=tuple(metric for metric in chosen if metric.own),
+            labels=labels,
+            label_kind=None if labelled is None else labelled[1].value,
+        )
+        for model, own, reports, size_pair, timing in zip(
+            quant_models, tallies, found_outputs, sizes, timings, strict=True
+        )
     )
+
+
+@contextmanager
+def _blamed_on(model: ModelLike | None) -> Iterator[None]:
+    """Name the model that an error is about, where there are several."""
+    try:
+        yield
+    except ModelError as error:
+        name = None if model is None else _name(model)
+        if name is None or name in error.message:
+            raise
+        raise ModelError(f"{name}: {error.message}", hint=error.hint) from error
 
 
 def _check_ids(blank: int | None, separator: int | None, labels: str | None) -> None:
@@ -287,17 +377,21 @@ def latency_batch_size(largest: int, seconds: float) -> int:
 
 
 def _measure_latency(
-    reference: Session, candidate: Session, samples: Samples, batch_size: int, threads: int | None
-) -> Latency:
+    reference: Session, candidates: Sequence[Session], samples: Samples, batch_size: int, threads: int | None
+) -> tuple[Latency, ...]:
     count, feeds = next(samples.counted_batches(batch_size))
-    timing = measure(lambda: reference.run(feeds), lambda: candidate.run(feeds))
-    return Latency(
-        float_ms=timing.first * 1e3,
-        quantized_ms=timing.second * 1e3,
-        rounds=timing.rounds,
-        runs=timing.runs,
-        batch_size=count,
-        threads=threads,
+    timing = measure_all([partial(session.run, feeds) for session in (reference, *candidates)])
+    float_seconds, *seconds = timing.medians
+    return tuple(
+        Latency(
+            float_ms=float_seconds * 1e3,
+            quantized_ms=each * 1e3,
+            rounds=timing.rounds,
+            runs=timing.runs,
+            batch_size=count,
+            threads=threads,
+        )
+        for each in seconds
     )
 
 

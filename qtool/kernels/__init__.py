@@ -21,6 +21,7 @@ from qtool.kernels.elementwise import (
     unpack,
 )
 from qtool.kernels.matmul import PackedB, matmul_integer, pack_b, qlinear_matmul
+from qtool.kernels.saturation import count_saturating_pairs, matmul_saturating
 from qtool.kernels.threads import IsaInfo, KernelChoice, cap_isa, effective_num_threads, isa_info
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "absmax",
     "cap_isa",
     "conv_integer",
+    "count_saturating_pairs",
     "dequantize",
     "dynamic_quantize_linear",
     "effective_num_threads",
@@ -40,6 +42,7 @@ __all__ = [
     "histogram",
     "isa_info",
     "matmul_integer",
+    "matmul_saturating",
     "min_max",
     "pack",
     "pack_b",

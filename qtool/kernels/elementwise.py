@@ -422,7 +422,9 @@ def abs_mean(x: Array, axis: int, *, num_threads: int | None = None) -> NDArray[
     return total / max(1, outer * inner)
 
 
-def histogram(x: Array, exponent: int, bits: int, *, num_threads: int | None = None) -> NDArray[np.int64]:
+def histogram(
+    x: Array, exponent: int, bits: int, *, out: NDArray[np.int64] | None = None, num_threads: int | None = None
+) -> NDArray[np.int64]:
     """Histogram on a power-of-two grid: bins of width 2^(exponent - bits) over [-2^exponent, 2^exponent).
 
     The bin of x is floor(x / width) + 2^bits, exactly. Histograms of the same grid add, and neighbouring bins of one
@@ -432,10 +434,11 @@ def histogram(x: Array, exponent: int, bits: int, *, num_threads: int | None = N
         x: Any shape and strides; float32, float16 or bfloat16. NaN and Inf are left out (``min_max`` counts them).
         exponent: Of the range, -149 to 128.
         bits: Logarithm of the number of bins per side, 1 to 16.
+        out: Counts of that shape to add to; its values are not defined after an error.
         num_threads: Threads; None chooses by the amount of work. The result does not depend on it.
 
     Returns:
-        int64 counts, shape (2 * 2^bits,).
+        int64 counts, shape (2 * 2^bits,): ``out`` if it is given.
 
     Raises:
         KernelError: If a finite value lies outside the range, or an argument does.
@@ -443,15 +446,21 @@ def histogram(x: Array, exponent: int, bits: int, *, num_threads: int | None = N
     _require_type(x.dtype, "x", _FLOATS)
     if not (-149 <= exponent <= 128 and 1 <= bits <= 16):
         raise KernelError(f"exponent is {exponent} and bits is {bits}; expected -149 to 128, and 1 to 16.")
+    if out is None:
+        out = np.zeros(2 << bits, np.int64)
+    elif out.dtype != np.int64 or out.shape != (2 << bits,) or not out.flags.c_contiguous or not out.flags.writeable:
+        raise KernelError(f"out is {out.dtype}{list(out.shape)}; expected writable, contiguous int64{[2 << bits]}.")
     threads = effective_num_threads(num_threads, x.size)
-    parts = np.zeros((threads, 2 << bits), np.int64)
+    parts = out.reshape(1, -1) if threads == 1 else np.zeros((threads, 2 << bits), np.int64)
     outside = _core.histogram(_bytes(x), _SOURCES[x.dtype], x.size, exponent, bits, parts, threads)
     if outside:
         raise KernelError(
             f"{outside} values of x lie outside [-2^{exponent}, 2^{exponent}); expected none.",
             hint="Choose the exponent from min_max().",
         )
-    return np.asarray(parts.sum(axis=0))
+    if threads > 1:
+        out += parts.sum(axis=0)
+    return out
 
 
 def to_e8m0(x: Array, *, rounding: Literal["up", "down", "nearest"] = "up", saturate: bool = True) -> Array:

@@ -13,15 +13,20 @@ import onnx_ir as ir
 
 from qtool.calibrate.statistics import Statistics
 from qtool.config import QuantConfig
+from qtool.dtypes import qdtype
 from qtool.plan.accumulator import wrap_note
-from qtool.plan.analysis import Graph, subgraph_nodes
+from qtool.plan.analysis import Graph
+from qtool.plan.bodies import loop_skips, planned_graphs
 from qtool.plan.decide import Round, last_value
-from qtool.plan.ops import handlers
 from qtool.plan.ops.base import PlanContext
 from qtool.plan.ops.conv import multiplications, products_per_output, reason_not_to_pay
+from qtool.plan.ops.matmul import SCORES
+from qtool.plan.overriding import ActivationSettings, activation_settings, symmetric_clamps, with_forms
 from qtool.plan.plan import Decision, Form, Plan, Skip
 from qtool.plan.ranges import activation_parameters, shared_groups
 from qtool.plan.selection import Selection
+from qtool.plan.spectrum import is_spectrum
+from qtool.plan.starved import is_starved
 from qtool.plan.tensor_methods import too_few_values
 from qtool.plan.weights import repair_for_bias, weight_parameters
 from qtool.qparams import QParams
@@ -33,6 +38,15 @@ class _State:
 
     vetoes: dict[str, str] = field(default_factory=dict)
     separate_joins: frozenset[str] = frozenset()
+    kept_clamps: frozenset[str] = frozenset()
+    quantize_scores: bool = False
+    settled: bool = False  # what does not pay has been taken back: from here on the wanted tensors only become fewer
+
+    def veto(self, reasons: Mapping[str, str]) -> bool:
+        """Take decisions back; whether there were any."""
+        assert not (reasons.keys() & self.vetoes.keys()), "Bug: a vetoed node was decided again"
+        self.vetoes.update(reasons)
+        return bool(reasons)
 
 
 def build_plan(
@@ -50,27 +64,61 @@ def build_plan(
     Raises:
         ModelError: If a weight that would be quantized holds NaN or Inf.
     """
-    graph = Graph(model.graph)
+    return _whole([_graph_plan(graph, config, selection, statistics) for graph in planned_graphs(model)])
+
+
+def _whole(parts: list[Plan]) -> Plan:
+    """The plans of a model's graphs as one."""
+    tensors: dict[str, QParams | None] = {}
+    types: dict[str, str] = {}
+    for part in parts:
+        tensors |= part.tensors
+        types |= part.absorbed_types
+    return Plan(
+        tuple(d for part in parts for d in part.decisions),
+        tuple(s for part in parts for s in part.skips),
+        tensors,
+        sum(part.nodes for part in parts),
+        types,
+        tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+    )
+
+
+def _graph_plan(graph: Graph, config: QuantConfig, selection: Selection, statistics: Statistics | None) -> Plan:
     state = _State()
     while True:
-        ctx = PlanContext(graph, config, selection, statistics, state.separate_joins)
+        ctx = PlanContext(
+            graph, config, selection, statistics, state.separate_joins, quantize_scores=state.quantize_scores
+        )
+        ctx.kept_clamps = state.kept_clamps
         current = Round(ctx, state.vetoes)
         current.run()
-        vetoes = _vetoes(ctx, state)
-        if vetoes:
-            state.vetoes.update(vetoes)
+        if state.veto(_that_do_not_pay(ctx)):
+            continue
+        if not state.settled:
+            state.settled = True
+            if _has_no_other_products(ctx, current.skips):
+                state.quantize_scores = True
+                continue
+        if state.veto(_without_statistics(ctx)) or (state.quantize_scores and state.veto(_starved(ctx))):
             continue
         decisions = [ctx.decided[id(n)] for n in graph.nodes if id(n) in ctx.decided]
         values = _quantized_values(graph, decisions)
+        settings = activation_settings(graph, decisions, list(values), config, selection)
+        clamps = symmetric_clamps(decisions, settings)
+        if clamps:
+            state.kept_clamps |= clamps
+            continue
+        decisions = with_forms(graph, decisions, settings, selection)
         if statistics is None:
             return _plan(graph, decisions, current.skips, dict.fromkeys(values), [])
-        tensors = activation_parameters(graph, values, decisions, config, ctx.activation_dtype, statistics)
+        tensors = activation_parameters(graph, values, decisions, settings.of, statistics)
         joins = _joins_to_separate(graph, decisions, tensors)
         if joins:
             state.separate_joins |= joins
             continue
-        decisions, notes = _with_weights(ctx, decisions, tensors)
-        notes += too_few_values(config, shared_groups(decisions, list(values)), statistics)
+        decisions, notes = _with_weights(ctx, decisions, tensors, settings)
+        notes += too_few_values(settings.of, shared_groups(decisions, list(values)), statistics)
         return _plan(graph, decisions, current.skips, tensors, notes)
 
 
@@ -83,44 +131,81 @@ def _plan(
 ) -> Plan:
     absorbed = {name for d in decisions for name in d.absorbed}
     ordered = tuple(skips[id(n)] for n in graph.nodes if id(n) in skips and (n.name or "") not in absorbed)
-    total = len(graph.nodes) + subgraph_nodes(graph.ir)
+    ordered += tuple(loop_skips(graph.ir))
     types = {n.name or "": n.op_type for n in graph.nodes if n.name in absorbed}
-    return Plan(tuple(decisions), ordered, tensors, total, types, tuple(notes))
+    return Plan(tuple(decisions), ordered, tensors, len(decisions) + len(types) + len(ordered), types, tuple(notes))
 
 
-def _vetoes(ctx: PlanContext, state: _State) -> dict[str, str]:
-    """Decisions to take back, with the reason.
+def _that_do_not_pay(ctx: PlanContext) -> dict[str, str]:
+    """Decisions to take back because they would cost more than they gain, with the reason.
 
-    What does not pay is settled first: only then is it known which tensors the plan needs, and those are the ones that
-    were calibrated.
+    They are settled before statistics are looked at: only then is it known which tensors the plan needs, and those are
+    the ones that were calibrated.
     """
-    decided = [(node, ctx.decided[id(node)]) for node in ctx.graph.nodes if id(node) in ctx.decided]
+    found: dict[str, str] = {}
     total = _total_multiplications(ctx)
-    reasons = {node.name or "": _reason_not_to_pay(ctx, node, decision, total) for node, decision in decided}
-    found = {name: why for name, why in reasons.items() if why is not None}
-    if not found:
-        reasons = {node.name or "": _without_statistics(ctx, decision) for node, decision in decided}
-        found = {name: why for name, why in reasons.items() if why is not None}
-    assert not (found.keys() & state.vetoes.keys()), "Bug: a vetoed node was decided again"
+    for node in ctx.graph.nodes:
+        decision = ctx.decided.get(id(node))
+        if decision is None or not ctx.writes_codes(node):
+            continue
+        value = last_value(ctx.graph, node, decision)
+        if ctx.is_wanted(value) or value.is_graph_output():
+            continue
+        why = reason_not_to_pay(node, ctx, total)
+        if is_spectrum(ctx.graph, value) and not ctx.selection.names(node):
+            why = "its output is squared: a spectrum spans more than 8 bits hold; --include quantizes it all the same"
+        if why is not None:
+            found[node.name or ""] = why
     return found
 
 
-def _reason_not_to_pay(ctx: PlanContext, node: ir.Node, decision: Decision, total: int | None) -> str | None:
-    if not handlers()[node.op_type].output_always_quantized:
-        return None
-    value = last_value(ctx.graph, node, decision)
-    if ctx.is_wanted(value) or value.is_graph_output():
-        return None
-    return reason_not_to_pay(node, ctx, total)
+def _has_no_other_products(ctx: PlanContext, skips: Mapping[int, Skip]) -> bool:
+    """Whether the products of attention are all that there is to quantize."""
+    if any(d.form is Form.OPERATOR for d in ctx.decided.values()):
+        return False
+    return any(s.reason == SCORES for s in skips.values())
 
 
-def _without_statistics(ctx: PlanContext, decision: Decision) -> str | None:
+def _without_statistics(ctx: PlanContext) -> dict[str, str]:
+    """Decisions to take back because no range can be had for a tensor, with the reason."""
+    decided = [ctx.decided[id(n)] for n in ctx.graph.nodes if id(n) in ctx.decided]
+    reasons = {d.node: _why_without_range(ctx, d) for d in decided}
+    return {name: why for name, why in reasons.items() if why is not None}
+
+
+def _starved(ctx: PlanContext) -> dict[str, str]:
+    """Products of attention to take back: one of their factors would lose most of its values, with the reason.
+
+    A key or value that a mask hides may be of any size, and attention may be spread over more keys than there are codes
+    below 1.
+    """
+    if ctx.statistics is None:
+        return {}
+    found: dict[str, str] = {}
+    steps = ctx.activation_dtype.qmax - ctx.activation_dtype.qmin
+    for node in ctx.graph.nodes:
+        decision = ctx.decided.get(id(node))
+        if decision is None or decision.form is not Form.OPERATOR or decision.weights:
+            continue
+        for _, name in decision.inputs:
+            seen, value = ctx.statistics[name], ctx.graph.values.get(name)
+            producer = value.producer() if value is not None else None
+            softmax = producer is not None and producer.op_type == "Softmax"
+            low, high = (0.0, 1.0) if softmax else (seen.minimum, seen.maximum)
+            if is_starved(seen, low, high, steps):
+                found[node.name or ""] = f"'{name}' spans so much that most of its values would become 0"
+    return found
+
+
+def _why_without_range(ctx: PlanContext, decision: Decision) -> str | None:
     if ctx.statistics is None:
         return None
     for name in [*(t for _, t in decision.inputs), *decision.outputs]:
         seen = ctx.statistics.get(name)
         if seen is None or seen.count == 0:
             return f"'{name}' was never produced by the calibration data"
+        if ctx.graph.is_branch and ctx.graph.values[name].dtype is None:
+            return f"the type of '{name}', inside a branch, is not known"
         if seen.pos_inf or seen.neg_inf:
             return f"'{name}' holds infinities, which no range can hold"
         if seen.finite == 0:
@@ -143,7 +228,7 @@ def _quantized_values(graph: Graph, decisions: list[Decision]) -> dict[str, ir.V
     """The activations that some decision reads or writes quantized, in graph order."""
     names = {t for d in decisions for _, t in d.inputs} | {t for d in decisions for t in d.outputs}
     ordered: dict[str, ir.Value] = {}
-    for value in [*graph.ir.inputs, *(o for node in graph.nodes for o in node.outputs)]:
+    for value in [*graph.ir.inputs, *(o for node in graph.ir for o in node.outputs)]:
         if value.name in names:
             ordered[value.name or ""] = value
     assert len(ordered) == len(names), "Bug: a decision names a tensor that is not in the graph"
@@ -175,7 +260,7 @@ def _joins_to_separate(graph: Graph, decisions: list[Decision], tensors: Mapping
 
 
 def _with_weights(
-    ctx: PlanContext, decisions: list[Decision], tensors: Mapping[str, QParams]
+    ctx: PlanContext, decisions: list[Decision], tensors: Mapping[str, QParams], settings: ActivationSettings
 ) -> tuple[list[Decision], list[str]]:
     """Fill in the parameters of constant operands; repair scales whose bias would not fit."""
     result: list[Decision] = []
@@ -183,6 +268,9 @@ def _with_weights(
     repairs: dict[str, int] = {}
     for decision in decisions:
         node = ctx.graph.by_name[decision.node]
+        own = ctx.selection.config_for(node)
+        # constant operands beside an activation are quantized as that is
+        beside = settings.of(decision.inputs[0][1]) if decision.inputs else own
         weights = []
         for weight in decision.weights:
             value = node.inputs[weight.index]
@@ -191,10 +279,10 @@ def _with_weights(
                 weight,
                 value,
                 ctx.graph,
-                weights=ctx.weight_dtype,
-                activations=ctx.activation_dtype,
-                per_channel=ctx.config.per_channel,
-                symmetric=ctx.config.symmetric_activations,
+                weights=qdtype(own.weights),
+                activations=qdtype(beside.activations),
+                per_channel=own.per_channel and node.op_type not in ctx.target.per_tensor_weights,
+                symmetric=beside.symmetric_activations,
             )
             weights.append(replace(weight, params=params))
         note = decision.note
@@ -208,7 +296,7 @@ def _with_weights(
                 note = f"raised the weight scale of {repaired} channel(s) so that the bias fits int32"
                 repairs[decision.node] = repaired
         depth = products_per_output(node, ctx) if decision.form is Form.OPERATOR and decision.weights else 0
-        wraps = wrap_note(decision.node, depth, ctx.activation_dtype.name, ctx.weight_dtype.name)
+        wraps = wrap_note(decision.node, depth, beside.activations, own.weights)
         if wraps is not None:
             notes.append(wraps)
         result.append(replace(decision, weights=tuple(weights), note=note))

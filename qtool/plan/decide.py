@@ -17,9 +17,11 @@ from qtool.plan.analysis import Graph
 from qtool.plan.ops import handlers
 from qtool.plan.ops.base import Phase, PlanContext, skip
 from qtool.plan.ops.clamp import ClampHandler
+from qtool.plan.ops.matmul import becomes_a_gemm
 from qtool.plan.ops.movers import MoverHandler
 from qtool.plan.ops.reasons import reason
 from qtool.plan.ops.rescale import absorbing_producer, rescale_factor
+from qtool.plan.ops.residual import residual_branch
 from qtool.plan.plan import Decision, Form, Skip
 
 
@@ -46,6 +48,7 @@ class Round:
         """Decide."""
         for node in self.ctx.graph.nodes:
             self._first_look(node)
+        self._decide_residuals()
         for node in self._follow:
             if id(node) not in self.ctx.absorbed and handlers()[node.op_type].passes_native(node, self.ctx):
                 self.ctx.native.update(o.name or "" for o in node.outputs)
@@ -75,6 +78,8 @@ class Round:
             self.skips[id(node)] = skip(node, text, expected=expected)
         elif why is not None:
             self.skips[id(node)] = skip(node, why)
+        elif node.op_type in ctx.target.left_float:
+            self.skips[id(node)] = skip(node, ctx.target.left_float[node.op_type])
         elif handler.phase is Phase.FOLLOW:
             self._follow.append(node)
         else:
@@ -84,13 +89,23 @@ class Round:
             if isinstance(answer, Skip):
                 self.skips[id(node)] = answer
                 return
-            if handler.output_always_quantized:
+            if not ctx.target.int32_bias:
+                answer = replace(answer, bias=None)
+            if ctx.writes_codes(node):
                 answer = _with_output(ctx, node, answer, node.outputs[0])
                 ctx.native.update(answer.outputs)
             for name in answer.absorbed:
                 ctx.absorbed[id(ctx.graph.by_name[name])] = node
             ctx.read_by_products.update(tensor for _, tensor in answer.inputs)
             self._accept(node, answer)
+
+    def _decide_residuals(self) -> None:
+        """Quantize skip connections where the target adds them inside of a Conv."""
+        for node in list(self._follow) if self.ctx.target.quantized_residuals else ():
+            decision = residual_branch(node, self.ctx)
+            if decision is not None:
+                self._follow.remove(node)
+                self._accept(node, decision)
 
     def _decide_follower(self, node: ir.Node) -> None:
         answer = handlers()[node.op_type].plan(node, self.ctx)
@@ -152,6 +167,10 @@ def _product_output(ctx: PlanContext, node: ir.Node, decision: Decision) -> Deci
 
     A plain MatMul that ends the graph is quantized like any other: that is the operator's own form. A bias is worth
     more than that, so with one the result stays float.
+
+    Where one reader wants codes and another a float, there is no good choice: onnxruntime (1.32) does not fuse a
+    product with a QuantizeLinear beside something else behind it, and computes in float with weights that it
+    dequantizes at every run. Then all readers get codes.
     """
     output = last_value(ctx.graph, node, decision)
     whole = _with_output(ctx, node, decision, output)
@@ -160,6 +179,9 @@ def _product_output(ctx: PlanContext, node: ir.Node, decision: Decision) -> Deci
         last = value.is_graph_output() and not list(value.uses()) and decision.bias is None and node.op_type == "MatMul"
         if ctx.all_readers_quantized(value) or last:
             return candidate
+    apart = node.op_type == "MatMul" and decision.bias is not None and not becomes_a_gemm(node, ctx.graph)
+    if ctx.is_wanted(output) and not apart:  # an Add of its own would stand between
+        return replace(decision, outputs=(output.name or "",))
     return decision
 
 

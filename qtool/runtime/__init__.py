@@ -78,7 +78,14 @@ def _spec(model: Any, **options: Any) -> Session:
     return SpecSession(model, **options)
 
 
-_ENGINES: dict[str, Callable[..., Session]] = {"ort": _ort, "spec": _spec}
+def _spec_avx2(model: Any, **options: Any) -> Session:
+    from qtool.runtime.spec.saturating import Saturating
+    from qtool.runtime.spec.session import SpecSession
+
+    return SpecSession(model, saturating=Saturating(), **options)
+
+
+_ENGINES: dict[str, Callable[..., Session]] = {"ort": _ort, "spec": _spec, "spec-avx2": _spec_avx2}
 
 
 def require_engine(name: str) -> None:
@@ -105,7 +112,8 @@ def create_session(
     Args:
         model: A file, serialized bytes, or a proto.
         engine: Name of the engine: ``ort`` is onnxruntime on the CPU, ``spec`` follows the ONNX documents for every
-            element type, and is slower.
+            element type, and is slower; ``spec-avx2`` is the same with the saturating products of a processor without
+            VNNI.
         optimize: Whether the engine may rewrite the graph before it runs it.
         num_threads: Threads of one operator; the engine's own choice by default.
         base_dir: Folder that external data of a proto or of bytes is relative to.

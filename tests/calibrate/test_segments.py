@@ -78,3 +78,16 @@ def test_memory_is_that_of_a_segment():
 
 def test_ancestors_are_in_the_order_of_the_nodes():
     assert SegmentedModel.ancestors(SourceGraph(model(NET), None), "d") == ["a", "b", "n", "d"]
+
+
+def test_a_value_of_unknown_rank_crosses_a_cut():
+    """onnxruntime shows its shape as that of a scalar; what reads it must not be told so."""
+    proto = model("""g (float[2, 3] x, int64[M] s) => (float[2, 6] y) {
+        h = Reshape(x, s)
+        a = Neg(h)
+        y = Concat<axis=1>(a, x)
+    }""")
+    run = SegmentedModel(SourceGraph(proto, None), ["h", "a", "y"], per_segment=1)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    seen = {name: array for arrays, _ in run.steps({"x": x, "s": np.array([2, 3])}) for name, array in arrays.items()}
+    np.testing.assert_array_equal(seen["y"], np.concatenate([-x, x], axis=1))

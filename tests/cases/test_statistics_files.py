@@ -48,6 +48,23 @@ def test_every_method_is_derived_from_one_file(work, method, format_):
     assert_same_bytes(work, work / "c.npz", method=method, format=format_)
 
 
+@pytest.mark.parametrize("method", ["minmax", "mean_minmax"])
+def test_a_file_for_one_method_has_no_histograms_if_that_needs_none(work, method):
+    qtool.calibrate(work / "m.onnx", work / "c.npz", method=method, output=work / "small.npz")
+    assert (work / "small.npz").stat().st_size < (work / "s.npz").stat().st_size / 2
+    assert all(one.histogram is None for one in qtool.load_stats(work / "small.npz").statistics.values())
+    assert_same_bytes(work, work / "c.npz", method=method, stats="small.npz")
+    with pytest.raises(DataError, match=r"has no histogram of tensor .*, which the range method needs") as caught:
+        qtool.quantize(work / "m.onnx", stats=work / "small.npz", method="auto", output=work / "no.onnx")
+    assert caught.value.hint == "Calibrate again without --method, or quantize with --method minmax."
+    assert not (work / "no.onnx").exists()
+
+
+def test_a_file_for_a_method_that_needs_histograms_serves_all(work):
+    qtool.calibrate(work / "m.onnx", work / "c.npz", method="entropy", output=work / "e.npz")
+    assert (work / "e.npz").read_bytes() == (work / "s.npz").read_bytes()
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -26,10 +26,15 @@ def test_what_reaches_the_api(api, qtool_command):
         "ctc_blank": None,
         "word_separator": None,
         "latency": False,
+        "details": False,
         "samples": 3,
         "shuffle": 1,
         "batch": 2,
         "num_threads": 2,
+        "layers": False,
+        "layer_samples": None,
+        "sensitivity": False,
+        "checks": "quick",
         "progress": None,
     }
     assert passed == expected
@@ -107,3 +112,53 @@ def test_mistakes_are_found_before_the_work(api, qtool_command, args):
     assert ended.code == 2
     assert len(ended.errors) == 1
     assert fake.calls == []
+
+
+def test_every_form_goes_to_its_file(api, qtool_command, tmp_path):
+    fake = api()
+    files = {form: str(tmp_path / form) for form in ("json", "markdown", "junit", "html")}
+    ended = qtool_command(
+        "eval", "m", "q", *DATA, *(arg for form, name in files.items() for arg in (f"--{form}", name))
+    )
+    assert ended.code == 0
+    assert "31.50" in ended.out
+    assert fake.calls[0][2]["details"] is True
+    starts = {form: (tmp_path / form).read_text()[:9] for form in files}
+    assert starts == {"json": '{\n  "sche', "markdown": "## ✅ qtoo", "junit": "<?xml ver", "html": "<!DOCTYPE"}
+
+
+@pytest.mark.parametrize("form", ["json", "markdown", "junit", "html"])
+def test_a_form_on_stdout_is_all_there_is(api, qtool_command, form):
+    api()
+    ended = qtool_command("eval", "m", "q", *DATA, f"--{form}", "-", "-q")
+    assert ended.code == 0
+    assert ended.err == ""
+    assert ended.out.strip()[0] in "{<#"
+    assert ended.out.strip()[-1] in "}>"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--html", "q"], "HTML file 'q' is a file that the command needs itself"),
+        (["--markdown", "e.npz"], "Markdown file 'e.npz' is a file that the command needs itself"),
+        (["--junit", "-", "--html", "-"], "JUnit file and HTML file are both '-'"),
+        (["--junit", "no/such/x.xml"], "JUnit file 'no/such/x.xml': there is no folder"),
+    ],
+)
+def test_files_are_checked_before_the_work(api, qtool_command, args, message):
+    fake = api()
+    ended = qtool_command("eval", "m", "q", *DATA, *args)
+    assert ended.code == 2
+    assert message in ended.errors[0]
+    assert fake.calls == []
+
+
+def test_html_without_its_extra_is_one_line_before_the_work(api, qtool_command, monkeypatch):
+    from qtool.evaluate.writers import html
+
+    monkeypatch.setattr(html, "find_spec", lambda name: None if name == "jinja2" else name)
+    fake = api()
+    ended = qtool_command("eval", "m", "q", *DATA, "--html", "r.html")
+    assert (ended.code, fake.calls) == (2, [])
+    assert ended.err == "error: The HTML report needs jinja2, not installed here: pip install 'qtool[report]'.\n"

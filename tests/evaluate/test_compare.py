@@ -364,7 +364,7 @@ def test_what_no_engine_takes_has_no_hint() -> None:
     with pytest.raises(ModelError) as caught:
         compare(reference, b"nonsense", samples)
     assert caught.value.hint is None
-    with pytest.raises(ConfigError, match=r"^Unknown engine 'tvm'; expected one of ort, spec\.$"):
+    with pytest.raises(ConfigError, match=r"^Unknown engine 'tvm'; expected one of ort, spec, spec-avx2\.$"):
         compare(reference, reference, samples, engine="tvm")
 
 

@@ -2,7 +2,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qtool.evaluate.latency import MAX_INNER, MAX_ROUNDS, MIN_ROUNDS, ROUND_SECONDS, Timing, measure
+from qtool.evaluate.latency import (
+    MAX_INNER,
+    MAX_ROUNDS,
+    MIN_ROUNDS,
+    ROUND_SECONDS,
+    Timing,
+    Timings,
+    measure,
+    measure_all,
+)
 
 
 class Machine:
@@ -54,3 +63,10 @@ def test_a_model_below_the_clock_resolution() -> None:
     machine = Machine()
     run = machine.model("a", lambda _: 0.0)
     assert measure(run, run, budget=1.0, clock=machine.clock) == Timing(0.0, 0.0, MAX_ROUNDS, MAX_ROUNDS * MAX_INNER)
+
+
+def test_three_models_take_turns_in_who_is_first() -> None:
+    machine = Machine()
+    runs = [machine.model(name, lambda _, s=s: s) for name, s in (("a", 3.0), ("b", 1.0), ("c", 2.0))]  # type: ignore[misc]
+    assert measure_all(runs, budget=0.0, clock=machine.clock) == Timings((3.0, 1.0, 2.0), 3, 3)
+    assert "".join(machine.log) == "abc" + "abc" + "abc" + "bca" + "cab"

@@ -155,6 +155,10 @@ def test_json_is_strict_and_complete() -> None:
                 "line": "sqnr is nan dB.",
             }
         ],
+        "layers": None,
+        "sensitivity": None,
+        "details": None,
+        "checks": None,
     }
     assert SCHEMA_VERSION == 1
 

@@ -305,6 +305,23 @@ def test_histograms_add_up_and_coarsen():
     assert coarse.sum() == whole.sum() == x.size
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_histogram_is_added_to_counts(threads):
+    x = np.random.default_rng(6).normal(size=3000).astype(np.float32)
+    counts = np.arange(16, dtype=np.int64)
+    assert kernels.histogram(x, 3, 3, out=counts, num_threads=threads) is counts
+    np.testing.assert_array_equal(counts - np.arange(16), kernels.histogram(x, 3, 3))
+
+
+@pytest.mark.parametrize(
+    "out",
+    [np.zeros(15, np.int64), np.zeros(16, np.int32), np.zeros(32, np.int64)[::2], np.broadcast_to(np.int64(), 16)],
+)
+def test_counts_that_cannot_be_added_to_are_refused(out):
+    with pytest.raises(KernelError, match=r"^out is .*; expected writable, contiguous int64\[16\]"):
+        kernels.histogram(floats(1), 3, 3, out=out)
+
+
 @pytest.mark.parametrize("x", [[2.0], [-2.0000002], [0, 1e30]])
 def test_a_value_outside_the_histogram_is_an_error(x):
     with pytest.raises(KernelError, match=r"1 values of x lie outside \[-2\^1, 2\^1\)"):

@@ -21,6 +21,7 @@ from qtool.plan.ops.base import Phase
 from qtool.plan.ranges import fixed_range, shared_groups
 from qtool.prepare.load import load_model
 from qtool.prepare.prepare import prepare
+from tests.fusion import check_fusion
 from tests.models import FORMATS, Arrays, build, normal, quantize_and_check, run
 
 NONE = Selection(QuantConfig(), [])
@@ -29,7 +30,7 @@ NONE = Selection(QuantConfig(), [])
 def plan_of(model: onnx.ModelProto, samples: Arrays | None = None, **options: object) -> Plan:
     """The plan of a model: before calibration, or with statistics of ``samples``."""
     config = QuantConfig().with_options(**options)
-    prepared = prepare(load_model(model), min_opset=13, min_ir=7)
+    prepared = prepare(load_model(model), min_opset=13, min_ir=7, bodies=True, captures=True)
     selection = Selection(config, [(n.name, n.op_type) for n in prepared.source_nodes])
     plan = build_plan(prepared.model, config, selection)
     if samples is None:
@@ -100,7 +101,7 @@ def test_the_model_is_only_read():
     assert ir.to_proto(prepared.model).SerializeToString(deterministic=True) == before
 
 
-def test_nodes_inside_subgraphs_are_counted_and_stay_float():
+def test_branches_of_if_are_planned_with_values_of_their_own_for_what_they_capture():
     model = build(
         """m (float[N,4] x, bool c) => (float[N,4] y) {
             [mm] h = MatMul(x, w)
@@ -111,15 +112,40 @@ def test_nodes_inside_subgraphs_are_counted_and_stay_float():
     )
     plan = plan_of(model)
     assert plan.nodes == 4
-    assert [d.node for d in plan.decisions] == ["mm"]
+    assert [d.node for d in plan.decisions] == ["mm", "inner"]
     assert plan.decisions[0].outputs == ()  # the subgraphs read its float result
-    assert plan.skips == (Skip("if", "If", "the nodes inside its subgraphs stay float", expected=False),)
+    assert plan.decisions[1].inputs == ((0, "h_captured"),)
+    assert [(s.op_type, s.reason) for s in plan.skips] == [
+        ("If", "the nodes inside its subgraphs are decided one by one"),
+        ("Identity", "no quantized operator reads its output"),
+    ]
+
+
+def test_nodes_in_the_body_of_a_loop_are_counted_and_stay_float():
+    model = build(
+        """m (int64 n, float[4,4] x) => (float[4,4] y) {
+            t = Constant<value = bool {1}>()
+            [loop] y = Loop(n, t, x) <body = l (int64 i, bool go, float[4,4] s) => (bool go_on, float[4,4] next) {
+                go_on = Identity(go)
+                [inner] next = MatMul(s, w)
+            }>
+        }""",
+        {"w": normal(4, 4)},
+    )
+    plan = plan_of(model)
+    assert (plan.nodes, plan.decisions) == (3, ())
+    why = "it is inside the body of a Loop, whose activations are not calibrated"
+    assert [(s.op_type, s.reason, s.expected) for s in plan.skips] == [
+        ("Loop", "the nodes inside its subgraphs stay float", False),
+        ("Identity", why, True),
+        ("MatMul", why, False),
+    ]
 
 
 # -------------------------------------------------------------------------------------------- reasons, and the fixpoint
 
 SKIPS = {
-    "conv weight": ("y = Conv(x, v)", "its weight is not constant", False),
+    "conv weight": ("y = Conv(x, v, q)", "its weight is not constant, and it has a bias", False),
     "conv bias": ("y = Conv(x, w, q)", "its bias is not constant", False),
     "lone relu": ("y = Relu(x)", "no quantized operator wants its output", True),
     "add": ("y = Add(x, x)", "no quantized operator wants its output", True),
@@ -143,7 +169,7 @@ SKIPS = {
 @pytest.mark.parametrize("case", SKIPS)
 def test_reasons(case):
     body, reason, expected = SKIPS[case]
-    extra = ", float[4,4,3,3] v" if "v)" in body else ", float[4] q" if "q)" in body else ""
+    extra = (", float[4,4,3,3] v" if "v," in body else "") + (", float[4] q" if "q)" in body else "")
     arrays = {
         "w": normal(4, 4, 3, 3), "scales": np.array([1, 1, 2, 2], np.float32), "seven": np.float32(7),
         "pads": np.array([0, 0, 1, 1, 0, 0, 1, 1]),
@@ -411,6 +437,12 @@ MODELS: dict[str, tuple[str, dict[str, np.ndarray], int]] = {
     "Resize": ('Resize<mode="nearest">(a, , k)', {"k": np.array([1, 1, 2, 2], np.float32)}, 4),
     "ReduceMax": ("ReduceMax<axes=[2], keepdims=1>(a)", {}, 4),
     "Pad": ("Pad(a, k)", {"k": np.array([0, 1, 0, 0, 0, 0, 0, 0])}, 5),  # of channels: no Conv can take it over
+    "ReduceMin": ("ReduceMin<axes=[2], keepdims=1>(a)", {}, 4),
+    "GatherElements": ("GatherElements<axis=2>(a, k)", {"k": np.arange(4 * 3 * 6).reshape(1, 4, 3, 6) % 6}, 4),
+    "GatherND": ("GatherND(a, k)", {"k": np.array([[[0, 3], [0, 1], [0, 2]]])}, 3),
+    "ReverseSequence": ("ReverseSequence<batch_axis=1, time_axis=0>(a, k)", {"k": np.ones(4, np.int64)}, 4),
+    "Compress": ("Compress<axis=1>(a, k)", {"k": np.array([True, False, True])}, 2),
+    "Where": ("Where(k, a, l)", {"k": normal(4, 6, 6, seed=3) > 0, "l": normal(4, 1, 1, seed=4)}, 4),
     "Identity": ("Identity(a)", {}, 4),
     "Div": ("Div(m, k)", {"k": np.float32(6)}, 4),  # of a product: it becomes part of that
 }
@@ -424,10 +456,12 @@ ALONE = {
 
 # quantized only as a part of what is before them: their models are in tests/cases/test_graphs_hard_gate.py
 IN_A_CHAIN = {"Div"}
+# read codes, and write none: theirs are in tests/plan/test_operators.py
+READS_CODES = {"ArgMax"}
 
 
 def test_every_operator_with_a_handler_has_a_model():
-    assert handlers().keys() == MODELS.keys() | ALONE.keys() | IN_A_CHAIN
+    assert handlers().keys() == MODELS.keys() | ALONE.keys() | IN_A_CHAIN | READS_CODES
 
 
 def test_handlers_say_what_they_are():
@@ -477,6 +511,7 @@ def test_an_operator_between_two_quantized_ones(op, activations, form):
         n for d in checked.result.plan.decisions for n in d.absorbed
     }
     assert {"first", "last"} <= names
+    check_fusion(checked.result, checked.model)
     if op != "Identity":  # which prepare removes
         assert "op" in names
     assert checked.sqnr() >= 24

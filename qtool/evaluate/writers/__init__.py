@@ -6,9 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from qtool.evaluate.report import Report
-from qtool.evaluate.writers import json_text, table
+from qtool.evaluate.writers import html, json_text, junit, markdown, table
 
-WRITERS: Mapping[str, Callable[[Report, TextIO], None]] = {"table": table.write, "json": json_text.write}
+WRITERS: Mapping[str, Callable[[Report, TextIO], None]] = {
+    "table": table.write,
+    "json": json_text.write,
+    "markdown": markdown.write,
+    "junit": junit.write,
+    "html": html.write,
+}
 """Every form by name: ``write(report, stream)``."""
 
 __all__ = ["WRITERS"]

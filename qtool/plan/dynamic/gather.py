@@ -1,22 +1,17 @@
-"""Embedding tables: Gather of an 8-bit table, and its rows back to float behind it."""
+"""Embedding tables in dynamic mode: as in static mode, with their parameters at once."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import ClassVar
 
-import numpy as np
 import onnx_ir as ir
 
 from qtool.dtypes import qdtype
-from qtool.plan.analysis import MASK_MAGNITUDE, dims_of
 from qtool.plan.dynamic.base import ACTIVATIONS, DynamicContext, DynamicHandler
-from qtool.plan.ops.base import skip
-from qtool.plan.plan import Decision, Form, Skip, WeightPlan
+from qtool.plan.plan import Decision, Skip
+from qtool.plan.tables import table_decision
 from qtool.plan.weights import weight_parameters
-
-# elements below which a table (of positions, of rotations) is not what makes a file large
-_MIN_ELEMENTS = 1 << 18
 
 
 class GatherHandler(DynamicHandler):
@@ -26,23 +21,14 @@ class GatherHandler(DynamicHandler):
 
     def plan(self, node: ir.Node, ctx: DynamicContext) -> Decision | Skip:
         """See :meth:`DynamicHandler.plan`."""
+        answer = table_decision(node, ctx.graph)
+        if isinstance(answer, Skip):
+            return answer
         value = node.inputs[0]
-        table = ctx.graph.constant(value)
-        if table is None or table.dtype != ir.DataType.FLOAT:
-            return skip(node, "it gathers activations or integers", expected=True)
-        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
-        if len(table.shape) != 2 or axis not in (0, -2) or math.prod(dims_of(table)) < _MIN_ELEMENTS:
-            return skip(node, "it does not read rows of a large table", expected=True)
-        assert value is not None
-        if any(user.op_type != "Gather" for user, _ in value.uses()):
-            return skip(node, "other operators read its table in float")
-        array = ctx.graph.array(value)
-        assert array is not None, "Bug: not a constant"
-        if not np.isfinite(array).all() or np.abs(array).max() > MASK_MAGNITUDE:
-            return skip(node, "its table is a mask (infinite or beyond 1e30), which no range can hold")
-        planned = WeightPlan(value.name or "", 0, axis=0)
+        assert value is not None, "Bug: a decision about no table"
+        (weight,) = answer.weights
         params = weight_parameters(
-            planned,
+            weight,
             value,
             ctx.graph,
             weights=qdtype("int8") if ctx.config.per_channel else ctx.weight_dtype,
@@ -50,5 +36,4 @@ class GatherHandler(DynamicHandler):
             per_channel=ctx.config.per_channel,
             symmetric=False,
         )
-        done = WeightPlan(planned.tensor, 0, 0, params=params)
-        return Decision(node.name or "", node.op_type, Form.WEIGHT_ONLY, weights=(done,), note="a table of 8 bits")
+        return replace(answer, weights=(replace(weight, params=params),))

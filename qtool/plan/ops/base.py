@@ -20,6 +20,7 @@ from qtool.dtypes import QDType, qdtype
 from qtool.plan.analysis import MASK_MAGNITUDE, Clamp, Graph
 from qtool.plan.plan import Decision, Skip, WeightPlan
 from qtool.plan.selection import Selection
+from qtool.targets.base import Target
 
 
 class Phase(Enum):
@@ -39,6 +40,7 @@ class PlanContext:
     Attributes:
         graph: Facts about the prepared graph.
         config: What the user asked for.
+        target: What is known about the runtime that it is for.
         selection: Include and exclude patterns.
         statistics: Of the calibration run; None while the wanted tensors are still being found out.
         wanted: Tensors that a quantized node reads.
@@ -47,7 +49,10 @@ class PlanContext:
             exists quantized (a Conv's output, and whatever is derived from one).
         decided: Decisions so far, by node identity.
         absorbed: The node that a node is part of, by node identity.
+        kept_clamps: Relus and Clips that must not be absorbed, because an override fixes the zero point behind them.
         separate_joins: Concats that must not share one range, because it reaches beyond an absorbed Clip's bounds.
+        quantize_scores: Whether the products of attention are quantized, too. They are where the graph has no others:
+            beside products with weights they would cost most of the accuracy and gain least.
     """
 
     def __init__(
@@ -57,19 +62,35 @@ class PlanContext:
         selection: Selection,
         statistics: Statistics | None,
         separate_joins: frozenset[str] = frozenset(),
+        *,
+        quantize_scores: bool = False,
     ) -> None:
         self.graph = graph
         self.config = config
         self.selection = selection
         self.statistics = statistics
         self.separate_joins = separate_joins
+        self.quantize_scores = quantize_scores
         self.activation_dtype: QDType = qdtype(config.activations)
         self.weight_dtype: QDType = qdtype(config.weights)
+        self.target: Target = config.facts
         self.wanted: set[str] = set()
         self.read_by_products: set[str] = set()
         self.native: set[str] = set()
         self.decided: dict[int, Decision] = {}
         self.absorbed: dict[int, ir.Node] = {}
+        self.kept_clamps: frozenset[str] = frozenset()
+
+    def writes_codes(self, node: ir.Node) -> bool:
+        """Whether the integer operator's result only exists quantized on this target."""
+        from qtool.plan.ops import handlers
+
+        if not handlers()[node.op_type].output_always_quantized:
+            return False
+        if self.target.convs_write_codes or not self.target.shared_convs_write_codes:
+            return self.target.convs_write_codes
+        bias = self.graph.array(node.inputs[2]) if len(node.inputs) > 2 else None
+        return self.graph.sole_consumer(node.outputs[0]) is None and (bias is None or not bias.any())
 
     def is_wanted(self, value: ir.Value) -> bool:
         """Whether a quantized node reads the value."""
@@ -107,7 +128,7 @@ class PlanContext:
         if self.config.symmetric_activations:
             return None
         clamp = self.graph.clamp(self.graph.sole_consumer(value))
-        if clamp is None or clamp.low != 0.0 or clamp.high <= 0.0:
+        if clamp is None or clamp.low != 0.0 or clamp.high <= 0.0 or clamp.node.name in self.kept_clamps:
             return None
         return None if self.selection.reason_to_skip(clamp.node) is not None else clamp
 

@@ -31,11 +31,11 @@ class ConvHandler(Handler):
         b = node.inputs[2] if len(node.inputs) > 2 else None
         if ctx.graph.is_known_other_type(x) or ctx.graph.is_known_other_type(w):
             return skip(node, "its operands are not float32")
-        weight = ctx.graph.constant(w)
-        if weight is None:
-            return skip(node, "its weight is not constant")
         if ctx.graph.constant(x) is not None:
             return skip(node, "its input is constant")
+        weight = ctx.graph.constant(w)
+        if weight is None:
+            return _of_two_activations(node, ctx)
         if not 3 <= len(weight.shape) <= 5:
             return skip(node, f"it has {len(weight.shape) - 2} spatial dimensions; integer Convs have 1 to 3")
         if 0 in weight.shape:
@@ -56,6 +56,20 @@ class ConvHandler(Handler):
             weights=(WeightPlan(w.name or "", 1, axis=0),),
             bias=bias,
         )
+
+
+def _of_two_activations(node: ir.Node, ctx: PlanContext) -> Decision | Skip:
+    """A Conv whose weight is computed, or given by the caller: one scale for all of it."""
+    x, w = node.inputs[0], node.inputs[1]
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        # int32 codes of a bias need the scale of a weight that is known, and whose scale can be raised for it
+        return skip(node, "its weight is not constant, and it has a bias")
+    rank = ctx.graph.rank(w)
+    if rank is None or not 3 <= rank <= 5:
+        return skip(node, "its weight is not constant, and its rank is not known to be 3 to 5")
+    if ctx.graph.odd_resize is not None:
+        return skip(node, f"beside an integer Conv the runtime resizes wrong axes in '{ctx.graph.odd_resize.name}'")
+    return Decision(node.name or "", node.op_type, Form.OPERATOR, indexed([(0, x), (1, w)]))
 
 
 def reason_not_to_pay(node: ir.Node, ctx: PlanContext, total: int | None) -> str | None:

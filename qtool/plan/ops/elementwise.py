@@ -14,14 +14,14 @@ class ElementwiseHandler(Handler):
     """Quantized only inside a region that exists quantized anyway (behind a Conv), never in a residual stream."""
 
     op_types: ClassVar[tuple[str, ...]] = (
-        "Add", "Mul", "AveragePool", "GlobalAveragePool", "Sigmoid", "LeakyRelu",
+        "Add", "Mul", "AveragePool", "GlobalAveragePool", "Sigmoid", "LeakyRelu", "Where",
     )  # fmt: skip
     phase: ClassVar[Phase] = Phase.FOLLOW
     absorbs_clamps: ClassVar[bool] = True
 
     def plan(self, node: ir.Node, ctx: PlanContext) -> Decision | Skip:
         """See :meth:`Handler.plan`."""
-        if any(ctx.graph.is_known_other_type(v) for v in node.inputs):
+        if any(ctx.graph.is_known_other_type(v) for _, v in _data(node)):
             return skip(node, "its operands are not float32", expected=True)
         output = node.outputs[0]
         if not ctx.is_wanted(output):
@@ -32,7 +32,7 @@ class ElementwiseHandler(Handler):
             return skip(node, "its inputs exist in float; quantizing them would only lose accuracy", expected=True)
         inputs: list[tuple[int, ir.Value | None]] = []
         weights: list[WeightPlan] = []
-        for index, value in enumerate(node.inputs):
+        for index, value in _data(node):
             if ctx.graph.constant(value) is None:
                 inputs.append((index, value))
                 continue
@@ -54,10 +54,15 @@ class ElementwiseHandler(Handler):
 
         Little costs what a product reads anyway (the skip connection around a Conv), and a gate of one value a channel.
         """
-        activations = [v for v in node.inputs if v is not None and ctx.graph.constant(v) is None]
+        activations = [v for _, v in _data(node) if v is not None and ctx.graph.constant(v) is None]
         return any(ctx.is_native(v) for v in activations) and all(
             ctx.is_native(v) or v.name in ctx.read_by_products or _is_gate(v, ctx) for v in activations
         )
+
+
+def _data(node: ir.Node) -> list[tuple[int, ir.Value | None]]:
+    """The operands that hold numbers, with their positions: not the condition of a Where."""
+    return [(i, v) for i, v in enumerate(node.inputs) if node.op_type != "Where" or i > 0]
 
 
 def _is_gate(value: ir.Value | None, ctx: PlanContext) -> bool:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qtool.plan.analysis import dims_of
+from qtool.plan.analysis import Graph, dims_of
 from qtool.plan.ops.base import Handler, Phase, PlanContext, indexed, skip
 from qtool.plan.plan import BiasPlan, Decision, Form, Skip, WeightPlan
 
@@ -25,6 +25,7 @@ _PROBABILITY_INPUTS = {
     "Where": (1, 2),
 }
 _SEARCH_LIMIT = 64
+SCORES = "attention scores stay float"
 
 
 class MatMulHandler(Handler):
@@ -46,8 +47,9 @@ class MatMulHandler(Handler):
             if constant is not None and 0 in constant.shape:
                 return skip(node, "its weight has no elements")
         if a_constant is None and b_constant is None:
-            if _feeds_softmax(node.outputs[0]) or any(_comes_from_softmax(v) for v in (a, b)):
-                return skip(node, "attention scores stay float", expected=True)
+            scores = _feeds_softmax(node.outputs[0]) or any(_comes_from_softmax(v) for v in (a, b))
+            if scores and not ctx.quantize_scores:
+                return skip(node, SCORES, expected=True)
             return Decision(node.name or "", node.op_type, Form.OPERATOR, indexed([(0, a), (1, b)]))
         if a_constant is not None:
             assert a is not None
@@ -86,6 +88,12 @@ def _bias(node: ir.Node, weight: ir.Value, ctx: PlanContext) -> tuple[BiasPlan |
     bias = add.inputs[index]
     assert bias is not None
     return BiasPlan(bias.name or "", add.name or "", index), (add.name or "",)
+
+
+def becomes_a_gemm(node: ir.Node, graph: Graph) -> bool:
+    """Whether onnxruntime makes a Gemm of a MatMul and the Add behind it: only where it can reshape to a matrix."""
+    dims = graph.static_dims(node.inputs[0])
+    return dims is not None and (len(dims) == 2 or all(d is not None for d in dims))
 
 
 def _feeds_softmax(value: ir.Value) -> bool:

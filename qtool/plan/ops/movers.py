@@ -8,10 +8,11 @@ import onnx_ir as ir
 
 from qtool.plan.ops.base import Handler, Phase, PlanContext, indexed, skip
 from qtool.plan.plan import Decision, Form, Skip
+from qtool.plan.tables import table_decision
 
 # First opset at which onnxruntime (1.32) runs an operator on codes, where that is above 10. Below it there is no
 # kernel, and QDQ form is no way out: the runtime takes the Q and DQ around a mover away before it looks for one.
-FIRST_OPSET_ON_CODES = {"DepthToSpace": 11, "ReduceMax": 12}
+FIRST_OPSET_ON_CODES = {"DepthToSpace": 11, "ReduceMax": 12, "ReduceMin": 12}
 
 
 class MoverHandler(Handler):
@@ -19,12 +20,15 @@ class MoverHandler(Handler):
 
     op_types: ClassVar[tuple[str, ...]] = (
         "MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Gather", "Expand",
-        "Tile", "DepthToSpace", "SpaceToDepth", "Resize", "ReduceMax", "Pad", "Identity",
+        "Tile", "DepthToSpace", "SpaceToDepth", "Resize", "ReduceMax", "ReduceMin", "Pad", "Identity",
+        "GatherElements", "GatherND", "ReverseSequence", "Compress",
     )  # fmt: skip
     phase: ClassVar[Phase] = Phase.FOLLOW
 
     def plan(self, node: ir.Node, ctx: PlanContext) -> Decision | Skip:
         """See :meth:`Handler.plan`."""
+        if node.op_type == "Gather" and ctx.graph.constant(node.inputs[0]) is not None:
+            return table_decision(node, ctx.graph)
         why_not = self._why_not(node, ctx)
         if why_not is not None:
             return skip(node, why_not, expected=True)

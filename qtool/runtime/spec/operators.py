@@ -14,6 +14,7 @@ from qtool.errors import KernelError
 from qtool.runtime.spec import floats, quantized
 from qtool.runtime.spec.control import Loop
 from qtool.runtime.spec.quantized import Array, Call
+from qtool.runtime.spec.saturating import Saturating
 
 OPERATORS: dict[str, Callable[[Call], tuple[Array, ...]]] = {
     "QuantizeLinear": quantized.quantize_linear,
@@ -43,7 +44,9 @@ def _packed_conv(w: Array, attributes: dict[str, Any], threads: int | None) -> P
     return kernels.pack_conv_weights(w, attributes["group"], num_threads=threads)
 
 
-PACKED: dict[str, tuple[int, Callable[[Array, dict[str, Any], int | None], Packed]]] = {
+Packing = tuple[int, Callable[[Array, dict[str, Any], int | None], Packed]]
+
+PACKED: dict[str, Packing] = {
     "MatMulInteger": (1, _packed_matrix),
     "QLinearMatMul": (3, _packed_matrix),
     "ConvInteger": (1, _packed_conv),
@@ -52,17 +55,24 @@ PACKED: dict[str, tuple[int, Callable[[Array, dict[str, Any], int | None], Packe
 """Which input, if it is a constant, is packed once for all runs."""
 
 
-def classes(num_threads: int | None) -> list[type[OpRun]]:
+def classes(num_threads: int | None, saturating: Saturating | None = None) -> list[type[OpRun]]:
     """One class per row of the table, and those that need the context of a graph, as ``new_ops`` takes them.
 
     Args:
         num_threads: Threads of the kernels; None: by the amount of work.
+        saturating: Compute products as a processor without VNNI does, and count into its record.
     """
-    rows = [_class(op_type, function, num_threads) for op_type, function in OPERATORS.items()]
-    return [*rows, Loop]
+    own = {} if saturating is None else saturating.operators()
+    rows = [
+        _class(op_type, own.get(op_type, function), num_threads, None if op_type in own else PACKED.get(op_type))
+        for op_type, function in OPERATORS.items()
+    ]
+    return [*rows, Loop, *([] if saturating is None else saturating.classes(num_threads))]
 
 
-def _class(op_type: str, function: Callable[[Call], tuple[Array, ...]], num_threads: int | None) -> type[OpRun]:
+def _class(
+    op_type: str, function: Callable[[Call], tuple[Array, ...]], num_threads: int | None, packing: Packing | None
+) -> type[OpRun]:
     class Operator(OpRun):
         """A row of the table; ``onnx.reference`` finds it by the name of the class."""
 
@@ -80,7 +90,7 @@ def _class(op_type: str, function: Callable[[Call], tuple[Array, ...]], num_thre
         @property
         def weight(self) -> int:
             """Position of the input that :meth:`set_weight` wants if it is a constant; -1 for none."""
-            return PACKED[op_type][0] if op_type in PACKED else -1
+            return -1 if packing is None else packing[0]
 
         def set_weight(self, constant: Array) -> None:
             """Have this input packed by the first run, for it and those that follow."""
@@ -88,7 +98,8 @@ def _class(op_type: str, function: Callable[[Call], tuple[Array, ...]], num_thre
                 self._constant = constant
 
         def _with_packed(self, inputs: tuple[Any, ...], attributes: dict[str, Any]) -> tuple[Any, ...]:
-            position, pack = PACKED[op_type]
+            assert packing is not None, "Bug: a weight to pack, and no way to"
+            position, pack = packing
             if self._packed is None or not self._packed.is_current:
                 self._packed = pack(inputs[position], attributes, num_threads)
             return (*inputs[:position], self._packed, *inputs[position + 1 :])
@@ -109,7 +120,8 @@ def _class(op_type: str, function: Callable[[Call], tuple[Array, ...]], num_thre
                 self._checked = types
             if self._constant is not None:
                 inputs = self._with_packed(inputs, attributes)
-            return function(Call(inputs, attributes, num_threads, len(self.onnx_node.output)))
+            node = self.onnx_node
+            return function(Call(inputs, attributes, num_threads, len(node.output), node.name or node.output[0]))
 
     Operator.__name__ = Operator.__qualname__ = op_type
     return Operator

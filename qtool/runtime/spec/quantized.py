@@ -25,12 +25,14 @@ class Call:
         attributes: Name -> value, the operator's defaults included; None where there is no default.
         num_threads: For the kernels.
         outputs: Number of outputs that the node names.
+        name: Of the node, or of its first output if it has none.
     """
 
     inputs: tuple[Array | None, ...]
     attributes: dict[str, Any]
     num_threads: int | None
     outputs: int = 1
+    name: str = ""
 
     def arrays(self, count: int) -> list[Any]:
         """The inputs, absent ones at the end filled up with None; those that are required are never None."""

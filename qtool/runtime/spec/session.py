@@ -18,6 +18,7 @@ from qtool.runtime.outputs import wanted_outputs
 from qtool.runtime.paths import is_utf8
 from qtool.runtime.spec.evaluator import NodeError, with_operators
 from qtool.runtime.spec.operators import classes
+from qtool.runtime.spec.saturating import Saturating, on_codes
 
 _MAX_MESSAGE = 300
 
@@ -36,6 +37,7 @@ class SpecSession:
             NumPy's BLAS contend with more for the same processors.
         base_dir: Folder that external data of bytes or of a proto is relative to.
         shared_memory: Taken for the sake of the protocol; there is no pool.
+        saturating: Compute products of uint8 and int8 as a processor without VNNI does, and count into its record.
 
     Raises:
         ModelError: If the model is not valid ONNX, or has an operator of another domain that no function of the model
@@ -51,6 +53,7 @@ class SpecSession:
         num_threads: int | None = None,
         base_dir: str | Path | None = None,
         shared_memory: bool = False,
+        saturating: Saturating | None = None,
     ) -> None:
         del optimize, shared_memory
         if num_threads is not None and num_threads < 1:
@@ -70,7 +73,9 @@ class SpecSession:
             )
         try:
             onnx.checker.check_model(_with_shapes(proto))
-            self._evaluator = with_operators(classes(threads))(proto)
+            self._evaluator = with_operators(classes(threads, saturating))(
+                proto if saturating is None else on_codes(proto)
+            )
         except Exception as error:  # the checker and the evaluator raise whatever they meet
             raise ModelError(f"{self._subject} is not accepted by the spec engine: {_line(error)}") from error
         initialized = {t.name for t in proto.graph.initializer} | {

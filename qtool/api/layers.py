@@ -1,0 +1,79 @@
+"""The part of evaluate() that looks inside the models."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qtool.api.clock import Clock
+from qtool.api.settings import Progress
+from qtool.errors import ConfigError
+
+if TYPE_CHECKING:
+    import onnx
+
+    from qtool.calibrate.samples import Samples
+    from qtool.evaluate.report import Report
+
+
+def require_layers(engine: str, *, layers: bool, layer_samples: int | None, sensitivity: bool) -> None:
+    """Refuse what cannot be done before an evaluation is run.
+
+    Raises:
+        ConfigError: If layers are to be looked at in another engine than onnxruntime, or their samples are none.
+    """
+    if (layers or sensitivity) and engine != "ort":
+        raise ConfigError(
+            f"Layers are looked at in onnxruntime only; the engine is '{engine}'.",
+            hint="Leave out --engine, or --layers and --sensitivity.",
+        )
+    if layer_samples is None:
+        return
+    if not (layers or sensitivity):
+        raise ConfigError(
+            "A number of samples for layers is given, and layers are not looked at.",
+            hint="Add --layers or --sensitivity, or leave out --layer-samples.",
+        )
+    if layer_samples < 1:
+        raise ConfigError(f"Number of samples for layers is {layer_samples}; expected 1 or more.")
+
+
+def with_layers(
+    report: Report,
+    reference: str | Path | onnx.ModelProto,
+    candidate: str | Path | onnx.ModelProto,
+    samples: Samples,
+    *,
+    layers: bool,
+    layer_samples: int | None,
+    sensitivity: bool,
+    num_threads: int | None,
+    progress: Progress | None,
+) -> Report:
+    """The report with what was asked for about layers."""
+    from qtool.evaluate.attribution.attribute import attribute
+    from qtool.evaluate.sensitivity import measure_sensitivity
+
+    clock = Clock(progress)
+    if layers:
+        found = attribute(
+            reference,
+            candidate,
+            samples,
+            layer_samples=layer_samples,
+            num_threads=num_threads,
+            progress=clock.progress("layers"),
+        )
+        report = replace(report, layers=found)
+    if sensitivity:
+        gains = measure_sensitivity(
+            reference,
+            candidate,
+            samples,
+            layer_samples=layer_samples,
+            num_threads=num_threads,
+            progress=clock.progress("sensitivity"),
+        )
+        report = replace(report, sensitivity=gains)
+    return report

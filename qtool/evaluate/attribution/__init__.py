@@ -1,0 +1,1 @@
+"""Which quantized operator the noise at the outputs comes from, why, and what to type next."""

@@ -1,0 +1,202 @@
+"""A command line that quantizes the model again, with the settings that the quantized file records, and one more."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qtool.config import QuantConfig
+
+if TYPE_CHECKING:
+    import onnx
+
+PLACEHOLDER = "CALIB"
+"""Stands for the calibration data where nobody said where they are."""
+
+_VALUES = {
+    "format": "--format",
+    "activations": "--activations",
+    "weights": "--weights",
+    "method": "--method",
+    "block": "--block",
+    "scale_type": "--scale-type",
+}
+_FLAGS = {
+    "per_channel": ("--per-channel", "--per-tensor"),
+    "symmetric_activations": ("--symmetric", "--asymmetric"),
+    "dedicated_qdq": ("--dedicated-qdq", None),
+    "dynamic": ("--dynamic", None),
+    "allow_empty": ("--allow-empty", None),
+    "weight_only": ("--weight-only", None),
+    "matmul_nbits": ("--matmul-nbits", None),
+}
+_PATTERNS = {"include": "--include", "exclude": "--exclude"}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a quantized file was made, as far as it says.
+
+    Attributes:
+        config: Settings that differ from the defaults; None if the file is not qtool's.
+        calibration: SHA-256 of the files that it was calibrated on.
+        random: Number of made-up samples that it was calibrated on.
+    """
+
+    config: Mapping[str, Any] | None
+    calibration: tuple[str, ...] = ()
+    random: int | None = None
+
+    @property
+    def needs_samples(self) -> bool:
+        """Whether quantizing it again takes samples."""
+        config = self.config or {}
+        return not config.get("dynamic") and not config.get("weight_only")
+
+
+def origin_of(proto: onnx.ModelProto) -> Origin:
+    """What the metadata of a quantized model record; damaged entries count as missing."""
+    props = {entry.key: entry.value for entry in proto.metadata_props}
+    config = _loaded(props.get("qtool.config"))
+    hashes = _loaded(props.get("qtool.calibration.sha256"))
+    samples = props.get("qtool.calibration.samples", "")
+    made_up = props.get("qtool.calibration.random") == "true" and samples.isdigit()
+    if not isinstance(config, dict):
+        return Origin(_guessed(proto))
+    defaults = {f.name: f.default for f in fields(QuantConfig)}
+    given = {k: v for k, v in config.items() if v != _plain(defaults.get(k))}
+    calibration = tuple(h for h in hashes if isinstance(h, str)) if isinstance(hashes, list) else ()
+    return Origin(given, calibration, int(samples) if made_up else None)
+
+
+def command(
+    origin: Origin,
+    float_model: str,
+    output: str,
+    calibration: Sequence[str],
+    extra: Sequence[tuple[str, str | None]] = (),
+) -> str:
+    """A line for a POSIX shell.
+
+    Args:
+        origin: How the quantized file was made.
+        float_model: Path of the float model.
+        output: Where the new file goes.
+        calibration: Paths of samples; none: a placeholder.
+        extra: (option, value) of what is to change.
+    """
+    words = ["qtool", "quantize", float_model]
+    if origin.random is not None and origin.needs_samples:
+        words += ["--random-calib", str(origin.random)]
+    elif origin.needs_samples:
+        for path in calibration or (PLACEHOLDER,):
+            words += ["--calib", path]
+    replaced = {option for option, _ in extra}
+    for name, value in (origin.config or {}).items():
+        words += _option(name, value, replaced)
+    for option, text in extra:
+        words += [option] if text is None else [option, text]
+    return shlex.join([*words, "-o", output])
+
+
+def unknown_settings(origin: Origin) -> list[str]:
+    """Recorded settings that no option of the command line stands for."""
+    known = {*_VALUES, *_FLAGS, *_PATTERNS, "tensor_methods", *_OTHERS}
+    return [name for name in origin.config or {} if name not in known]
+
+
+_OTHERS = {"target": "--target"}
+
+
+def _option(name: str, value: Any, replaced: set[str]) -> list[str]:
+    option = {**_VALUES, **_OTHERS}.get(name)
+    if option is not None:
+        # one --method for all goes beside those of single tensors
+        return [] if value is None or (option in replaced and name != "method") else [option, str(value)]
+    if name in _FLAGS:
+        on, off = _FLAGS[name]
+        flag = on if value else off
+        return [] if flag is None or {on, off} & replaced else [flag]
+    if name in _PATTERNS:
+        return [word for pattern in value for word in (_PATTERNS[name], pattern)]
+    if name == "tensor_methods":
+        return [word for glob, method in value for word in ("--method", f"{glob}={method}")]
+    return []
+
+
+def literal(name: str) -> str:
+    """A glob that matches a name and nothing else; most names are one."""
+    if any(letter in name for letter in "*?["):
+        return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+    return name
+
+
+def calibration_files(
+    hashes: Sequence[str], folders: Sequence[Path], stem: str = "", most_bytes: int = 1 << 29
+) -> list[str]:
+    """The files beside the models and the data that are those which the quantized file was calibrated on.
+
+    Args:
+        hashes: SHA-256 of the files, in order.
+        folders: Where to look.
+        stem: Files whose names begin so are looked at first.
+        most_bytes: How much is read at most.
+
+    Returns:
+        Their paths, in the order of the hashes; empty unless all were found.
+    """
+    import hashlib
+
+    wanted = set(hashes)
+    found: dict[str, str] = {}
+    for folder in dict.fromkeys(folders):
+        candidates = [*folder.glob("*.npz"), *folder.glob("*.npy")]
+        for path in sorted(candidates, key=lambda p: (not p.name.startswith(stem), "calib" not in p.name, p.name)):
+            if not wanted - found.keys():
+                break
+            try:
+                size = path.stat().st_size
+                if size > most_bytes:
+                    continue
+                with path.open("rb") as stream:
+                    digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            except OSError:
+                continue
+            most_bytes -= size
+            if digest in wanted:
+                found.setdefault(digest, str(path))
+    return [found[digest] for digest in hashes] if wanted and wanted <= found.keys() else []
+
+
+def fresh_output(quantized: str) -> str:
+    """A name beside the quantized file that is free."""
+    path = Path(quantized)
+    stem = path.name.removesuffix(".onnx")
+    for number in range(1, 1000):
+        candidate = path.with_name(f"{stem}.fixed{number if number > 1 else ''}.onnx")
+        if not candidate.exists():
+            return str(candidate)
+    return str(path.with_name(f"{stem}.fixed.onnx"))
+
+
+def _guessed(proto: onnx.ModelProto) -> dict[str, Any] | None:
+    """The mode of a file of another tool."""
+    types = {node.op_type for node in proto.graph.node}
+    if types & {"DynamicQuantizeLinear", "DynamicQuantizeLSTM"}:
+        return {"dynamic": True}
+    return None
+
+
+def _loaded(text: str | None) -> Any:
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return None
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

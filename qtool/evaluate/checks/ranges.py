@@ -1,0 +1,185 @@
+"""Do the samples stay within the ranges that the quantized model was calibrated for?
+
+The scale and zero point of a QuantizeLinear say which values it can represent; what lies outside is cut off. Inputs are
+looked at in all samples. With layers, every float tensor that is quantized is, on some samples, in the quantized model
+as it is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from qtool.evaluate.checks.result import CheckResult, Finding, State, counted
+from qtool.evaluate.checks.subject import Subject
+
+if TYPE_CHECKING:
+    import onnx
+
+    from qtool.runtime.products import GraphView
+
+NAME, TITLE = "ranges", "Values outside the calibrated range"
+
+SAMPLES = 8
+_BATCH = 32
+_LISTED = 20
+_MOVERS = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Pad", "Gather", "Expand")
+_SLACK = 0.5
+"""Steps: a value half a step outside still rounds to the last code."""
+_SHARE = 1e-3
+"""Inner tensors are flagged from this share on: range methods cut off some outliers on purpose."""
+_FAR = 2.0
+"""And inputs and inner tensors from this many times the range on, whatever their number."""
+
+Array = npt.NDArray[Any]
+
+
+@dataclass
+class Range:
+    """What a QuantizeLinear can represent, and what came.
+
+    Attributes:
+        low: The value of its least code.
+        high: The value of its largest.
+        step: Its scale.
+        least: The least value that came, inf if none did.
+        most: The largest.
+        outside: Values further outside than rounding explains.
+        elements: Values that came; NaN is not among them.
+    """
+
+    low: float
+    high: float
+    step: float
+    least: float = math.inf
+    most: float = -math.inf
+    outside: int = 0
+    elements: int = 0
+
+    def add(self, values: Array) -> None:
+        """Add an array of floats."""
+        finite = values[~np.isnan(values)]
+        if finite.size:
+            self.elements += finite.size
+            self.least, self.most = min(self.least, float(finite.min())), max(self.most, float(finite.max()))
+            if self.least < self.low - _SLACK * self.step or self.most > self.high + _SLACK * self.step:
+                beyond = (finite < self.low - _SLACK * self.step) | (finite > self.high + _SLACK * self.step)
+                self.outside += int(np.count_nonzero(beyond))
+
+    @property
+    def share(self) -> float:
+        """Share of the values that lie outside."""
+        return self.outside / self.elements if self.elements else 0.0
+
+    @property
+    def excess(self) -> float:
+        """How far the farthest value lies outside, in widths of the range; 0 inside."""
+        width = self.high - self.low
+        beyond = max(self.low - self.least, self.most - self.high, 0.0)
+        return 0.0 if beyond <= _SLACK * self.step else beyond / width
+
+
+def check(subject: Subject) -> CheckResult:
+    """Inputs in all samples; with layers, every quantized tensor on some."""
+    inputs = input_ranges(subject.graph)
+    for feeds in subject.samples.batches(_BATCH):
+        for name, span in inputs.items():
+            if name in feeds:
+                span.add(feeds[name].astype(np.float32, copy=False))
+    tensors = dict(tensor_ranges(subject.graph)) if subject.layers else {}
+    if tensors:
+        for feeds in subject.first(SAMPLES).batches(1):
+            for name, array in _inner(subject, tuple(tensors), feeds):
+                tensors[name].add(array.astype(np.float32, copy=False))
+    if not inputs and not tensors:
+        return CheckResult(NAME, TITLE, "skipped", "No input of the model is quantized with a fixed range.")
+    flagged = [(name, span, True) for name, span in inputs.items() if span.outside]
+    flagged += [(name, span, False) for name, span in tensors.items() if span.share > _SHARE or span.excess > _FAR - 1]
+    flagged.sort(key=lambda item: (not item[2], -item[1].share * item[1].excess))
+    findings = tuple(_finding(name, span) for name, span, _ in flagged[:_LISTED])
+    what = counted(len(inputs), "quantized input") + (f" and {counted(len(tensors), 'tensor')}" if tensors else "")
+    if findings:
+        summary = f"{len(flagged)} of {what} left the calibrated range, '{findings[0].subject}' the furthest."
+    else:
+        summary = f"{what} stayed within the calibrated range."
+    values = {"inputs": len(inputs), "tensors": len(tensors), "outside": len(flagged)}
+    state: State = "flagged" if findings else "ok"
+    return CheckResult(NAME, TITLE, state, summary[0].upper() + summary[1:], findings, values, subject.samples.count)
+
+
+def _finding(name: str, span: Range) -> Finding:
+    text = (
+        f"values from {span.least:.6g} to {span.most:.6g}, calibrated for {span.low:.6g} to {span.high:.6g}: "
+        f"{span.share:.2%} outside, by up to {span.excess:.2f} times the range"
+    )
+    values = {
+        "least": span.least,
+        "most": span.most,
+        "low": span.low,
+        "high": span.high,
+        "share": span.share,
+        "excess": span.excess,
+    }
+    return Finding(name, text, f"--method '{name}=minmax' and calibration samples like these", values)
+
+
+def input_ranges(view: GraphView) -> dict[str, Range]:
+    """The range of each float input that is quantized, perhaps after operators that only move values."""
+    names = {value.name for value in view.graph.input if value.name not in view.tensors}
+    found: dict[str, Range] = {}
+    for node, span in _quantizers(view):
+        value = node.input[0]
+        source = view.producer.get(value)
+        while source is not None and source.op_type in _MOVERS:
+            value = source.input[0]
+            source = view.producer.get(value)
+        if value in names and (value not in found or span.high - span.low > found[value].high - found[value].low):
+            found[value] = span
+    return found
+
+
+def tensor_ranges(view: GraphView) -> Iterator[tuple[str, Range]]:
+    """The range of each float tensor inside that a QuantizeLinear reads; the widest where there are several."""
+    inputs = {value.name for value in view.graph.input}
+    found: dict[str, Range] = {}
+    for node, span in _quantizers(view):
+        name = node.input[0]
+        if name in inputs or name in view.tensors:
+            continue
+        if name not in found or span.high - span.low > found[name].high - found[name].low:
+            found[name] = span
+    yield from found.items()
+
+
+def _quantizers(view: GraphView) -> Iterator[tuple[onnx.NodeProto, Range]]:
+    """QuantizeLinear nodes to integers with one constant scale."""
+    from onnx import numpy_helper
+
+    from qtool.dtypes import BY_ONNX
+
+    for node in view.graph.node:
+        if node.op_type != "QuantizeLinear" or node.domain not in ("", "ai.onnx"):
+            continue
+        scale = view.tensors.get(node.input[1])
+        zero_name = node.input[2] if len(node.input) > 2 else ""
+        zero = view.tensors.get(zero_name)
+        if scale is None or math.prod(scale.dims) != 1 or (zero_name and zero is None):
+            continue
+        output = next((a.i for a in node.attribute if a.name == "output_dtype"), 0)
+        kind = BY_ONNX.get(zero.data_type if zero is not None else output or 2)
+        if kind is None or not kind.is_integer:
+            continue
+        step = float(numpy_helper.to_array(scale).reshape(()))
+        at = 0 if zero is None else int(numpy_helper.to_array(zero).reshape(()))
+        yield node, Range((kind.qmin - at) * step, (kind.qmax - at) * step, step)
+
+
+def _inner(subject: Subject, names: tuple[str, ...], feeds: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+    """Float tensors of the quantized model as it is written; NaN stays NaN."""
+    session = subject.exposed(names)
+    yield from session.run(feeds, names).items()
