@@ -277,7 +277,7 @@ def _judge(report: Report, gate: Gate) -> GateResult:
         return _undefined(gate, gate.name, metric.unit)
     output, value = worst
     if gate.name == AGREEMENT:
-        return _result(gate, f"top1_agreement of output '{output}'", 100.0 * value, output, PERCENT)
+        return _result(gate, f"top1_agreement of output '{output}'", round(100.0 * value, 10), output, PERCENT)
     return _result(gate, f"{gate.name} of output '{output}'", value, output, metric.unit)
 
 
@@ -324,8 +324,8 @@ def _drop_of(output: OutputReport, metric: Metric, unit: str) -> float | None:
         return 0.0
     worse = ours - theirs if metric.higher_is_better else theirs - ours
     if unit == POINTS:
-        return 100.0 * worse
-    return 100.0 * worse / abs(ours) if ours else math.copysign(math.inf, worse)
+        return round(100.0 * worse, 10)  # so that a drop of 0.5 pp is not above 0.5
+    return round(100.0 * worse / abs(ours), 10) if ours else math.copysign(math.inf, worse)
 
 
 def _doubt(metric: Metric, gate: Gate, statistic: Statistic | None) -> str:

@@ -136,7 +136,10 @@ def test_labels_that_fit_two_outputs() -> None:
     text = "(float[N, 3] x) => (float[N, 3] y, float[N, 3] features) { y = Identity(x) features = Neg(x) }"
     report = evaluate(text, text, {"x": rows(1, 2, 3, 1, 2, 3), "labels": np.array([2, 2])}, "labels")
     assert [output.values["top1"] for output in report.outputs] == [1.0, None]
-    assert report.notes == ("Labels 'labels' fit y, features; they are taken as those of y.",)
+    assert report.notes == (
+        "Labels 'labels' fit y, features; they are taken as those of y.",
+        "top1 of output 'y': n=2 cannot show any drop.",
+    )
     assert check(report, parse_gates(["top1=1"])) == ()
 
 
@@ -176,7 +179,8 @@ def test_new_nan_always_fails() -> None:
     )
     assert report.outputs[0].new_nan == 2
     assert report.notes == ("Output 'y': 1 of 6 values are NaN in the float model.",)
-    line = "Output 'y': 2 of 6 values are NaN in the quantized model and not in the float model."
+    line = "Output 'y': 2 of 6 values are NaN in the quantized model and not in the float model, "
+        "and 1 more are NaN in both."
     assert report.failures == (line,)
     assert check(report, ()) == (line,)
     assert math.isnan(report.outputs[0].values["sqnr"] or 0)

@@ -77,7 +77,9 @@ def test_every_name_has_exactly_one_direction(name: str) -> None:
     accepted = []
     for over in (False, True):
         try:
-            accepted.append(parse_gate(f"{name}=0.5", over=over))
+            accepted.append(
+                parse_gate(f"{name}={max(0.5, METRICS[name].bounds[0]) if name in METRICS else 0.5}", over=over)
+            )
         except ConfigError:
             continue
     assert len(accepted) == 1

@@ -75,6 +75,8 @@ def test_json_is_strict_and_complete() -> None:
         "float_model": "m.onnx",
         "quantized_model": "m.int8.onnx",
         "engine": "ort",
+        "labels": None,
+        "label_kind": None,
         "samples": 3,
         "sources": [{"path": "eval.npz", "sha256": "00ff"}],
         "metrics": [
@@ -190,7 +192,7 @@ def test_ratios_of_nothing() -> None:
 
 
 def test_tables() -> None:
-    outputs, cost = tables(example())
+    outputs, statistics, gates, cost = tables(example())
     assert outputs == Table(
         "Outputs, 3 samples",
         ("output", "SQNR (dB)", "Cosine", "Max abs", "Top-1 agreement", "Top-1"),
@@ -198,6 +200,17 @@ def test_tables() -> None:
             ("logits", "27.31", "0.999123", "0.123457", "1.0000", "0.9000 (float 0.9500)"),
             ("state", "inf", "nan", "-inf", "-", "-"),
         ),
+    )
+    assert statistics == Table(
+        "Worst output of each metric, intervals of 95 % (of the difference where there is one)",
+        ("metric", "n", "float", "quantized", "difference", "interval", "p (McNemar)"),
+        (("Top-1 of logits", "3", "0.9500", "0.9000", "-0.0500", "-0.2000 to +inf", "0.5"),),
+    )
+    assert gates == Table(
+        "Gates",
+        ("gate", "outcome", "found"),
+        (("--fail-under sqnr=30", "FAILED", "sqnr is nan dB."),),
+        figures=False,
     )
     assert cost.rows == (
         ("size", "86.7 MB", "21.7 MB", "4.00×"),
@@ -213,6 +226,14 @@ def test_plain_text() -> None:
         "  output  SQNR (dB)    Cosine   Max abs  Top-1 agreement                  Top-1\n"
         "  logits      27.31  0.999123  0.123457           1.0000  0.9000 (float 0.9500)\n"
         "  state         inf       nan      -inf                -                      -\n"
+        "\n"
+        "Worst output of each metric, intervals of 95 % (of the difference where there is one)\n"
+        "  metric           n   float  quantized  difference         interval  p (McNemar)\n"
+        "  Top-1 of logits  3  0.9500     0.9000     -0.0500  -0.2000 to +inf          0.5\n"
+        "\n"
+        "Gates\n"
+        "  gate                  outcome  found\n"
+        "  --fail-under sqnr=30  FAILED   sqnr is nan dB.\n"
         "\n"
         "Cost\n"
         "                                  float  quantized  float / quantized\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
@@ -48,8 +49,8 @@ class ErrorRateAccumulator(JudgeAccumulator):
         """Edits and number of labels of each sequence, (sequences,) in order of the batch."""
         answers = decisions(scores)
         if self._blank is None:
-            length = labels.shape[-1]
-            answers, labels = answers.reshape(-1, length), labels.reshape(-1, length)
+            flat = math.prod(labels.shape[:-1]), labels.shape[-1]
+            answers, labels = answers.reshape(flat), labels.reshape(flat)
         edits, lengths = [], []
         for answer, label in zip(answers, labels, strict=True):
             keep = label != IGNORED_LABEL

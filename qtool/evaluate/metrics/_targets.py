@@ -55,5 +55,8 @@ def correlation(sums: Floats) -> Floats:
     x, y, xx, yy, xy, n = (sums[..., k] for k in range(6))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         var_x, var_y = np.maximum(xx - x * x / n, 0.0), np.maximum(yy - y * y / n, 0.0)
-        value = np.clip((xy - x * y / n) / (np.sqrt(var_x) * np.sqrt(var_y)), -1.0, 1.0)
+        product = var_x * var_y
+        # the root of the product is exact for equal variances, where the product has not left the range of float64
+        root = np.where((product > 0.0) & np.isfinite(product), np.sqrt(product), np.sqrt(var_x) * np.sqrt(var_y))
+        value = np.clip((xy - x * y / n) / root, -1.0, 1.0)
         return np.where((var_x == 0.0) & (var_y > 0.0), 0.0, value)

@@ -61,7 +61,7 @@ class PearsonAccumulator(TargetAccumulator):
         matrix = self._rows.matrix()
         if matrix is None or value is None:
             return None
-        _, t, _, tt, _, n = np.sum(matrix, axis=0)
+        t, tt, n = np.sum(matrix[:, [1, 3, 5]], axis=0)
         return value if tt - t * t / n > 0.0 else None
 
 

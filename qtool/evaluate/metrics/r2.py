@@ -56,7 +56,7 @@ class R2Accumulator(TargetAccumulator):
         matrix = self._rows.matrix()
         if matrix is None or value is None:
             return None
-        _, y, yy, n = np.sum(matrix, axis=0)
+        y, yy, n = np.sum(matrix[:, 1:], axis=0)
         return value if yy - y * y / n > 0.0 else None
 
 

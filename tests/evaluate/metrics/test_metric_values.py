@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from qtool.errors import ConfigError, DataError
 from qtool.evaluate import metrics as metrics_package
 from qtool.evaluate.metrics import METRICS, select_metrics
-from qtool.evaluate.metrics.base import is_real
+from qtool.evaluate.metrics.base import LabelKind, is_real
 
 NAN, INF = math.nan, math.inf
 DISTANCES = ["sqnr", "cosine", "max_abs", "mean_abs"]
@@ -74,12 +74,20 @@ def test_distances(case: str) -> None:
             assert same(got, value) or got == pytest.approx(value, rel=1e-15), (name, got, value)
 
 
+def labels_for(name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any] | None:
+    """Labels that a metric takes for an output of this shape; None if it takes none."""
+    metric = METRICS[name]
+    if not metric.needs_labels:
+        return None
+    return np.zeros(shape, np.float32) if LabelKind.TARGETS in metric.kinds else np.zeros(shape[:-1], np.int64)
+
+
 @pytest.mark.parametrize("name", METRICS)
 def test_empty_output_is_not_defined(name: str) -> None:
     metric = METRICS[name]
-    for shape in [(0,), (0, 7), (3, 0)]:
+    for shape in [(0,), (0, 7), (3, 0), (0, 2, 7), (2, 0, 7), (2, 1, 0, 3)]:
         empty = np.zeros(shape, np.float32)
-        labels = np.zeros(shape[:-1], np.int64) if metric.needs_labels else None
+        labels = labels_for(name, shape)
         assert metric(empty, empty, labels) is None
         assert metric.start().result() is None
 
@@ -96,7 +104,9 @@ def test_inputs_are_not_changed(name: str) -> None:
     candidate = np.array([[NAN, INF, 1, 2, 3, 4, 6]])
     reference.setflags(write=False)
     candidate.setflags(write=False)
-    METRICS[name](reference, candidate, np.array([2]))
+    labels = labels_for(name, reference.shape)
+    METRICS[name](reference, candidate, labels)
+    assert labels is None or not labels.any()
 
 
 # rows, rows -> agreement
@@ -190,12 +200,16 @@ def test_batches_do_not_change_the_value(name: str, data: st.DataObject) -> None
     elements = st.floats(-8, 8, width=16) | st.sampled_from([NAN, INF, -INF])
     reference = data.draw(hnp.arrays(np.float32, (rows, classes), elements=elements))
     candidate = data.draw(hnp.arrays(np.float32, (rows, classes), elements=elements) | st.just(reference))
-    labels = data.draw(hnp.arrays(np.int64, rows, elements=st.integers(0, classes - 1)))
-    cut = data.draw(st.integers(0, rows))
     metric = METRICS[name]
+    if LabelKind.TARGETS in metric.kinds:
+        labels = data.draw(hnp.arrays(np.float32, (rows, classes), elements=st.integers(-3, 3) | st.just(NAN)))
+    else:
+        labels = data.draw(hnp.arrays(np.int64, rows, elements=st.integers(0, classes - 1)))
+    cut = data.draw(st.integers(0, rows))
     accumulator = metric.start()
     for part in (slice(0, cut), slice(cut, rows)):
-        accumulator.update(reference[part], candidate[part], labels[part])
+        size = len(reference[part])
+        accumulator.update(reference[part], candidate[part], labels[part], samples=size)
     whole, parts = metric(reference, candidate, labels), accumulator.result()
     assert same(whole, parts) or parts == pytest.approx(whole, rel=1e-12, abs=1e-12)
     if whole is not None and not math.isnan(whole):
@@ -214,14 +228,19 @@ def test_top1_equals_argmax_and_agreement_with_itself() -> None:
 def test_registry_holds_every_module() -> None:
     from pkgutil import iter_modules
 
-    modules = {module.name for module in iter_modules(metrics_package.__path__)} - {"base", "_ranking"}
-    assert modules == set(METRICS)
+    modules = {module.name for module in iter_modules(metrics_package.__path__)}
+    assert {name for name in modules if not name.startswith("_")} - {"base", "custom"} == set(METRICS)
     assert all(name == metric.name for name, metric in METRICS.items())
 
 
 def test_selection() -> None:
-    assert [m.name for m in select_metrics(None, labels=True)] == list(METRICS)
-    assert "top1" not in [m.name for m in select_metrics(None, labels=False)]
+    unlabelled = ["sqnr", "cosine", "max_abs", "mean_abs", "top1_agreement"]
+    assert [m.name for m in select_metrics(None, labels=False)] == unlabelled
+    assert [m.name for m in select_metrics(["all"], labels=True, separator=0)] == list(METRICS)
+    assert [m.name for m in select_metrics(["all"], labels=False)] == [
+        name for name, metric in METRICS.items() if not metric.needs_labels
+    ]
+    assert [m.name for m in select_metrics(["kl", "default"], labels=False)] == [*unlabelled, "kl"]
     assert [m.name for m in select_metrics(["max_abs", "sqnr", "sqnr"], labels=False)] == ["sqnr", "max_abs"]
     assert select_metrics([], labels=False) == ()
     with pytest.raises(ConfigError, match="Unknown metric 'sqrn'; expected one of: sqnr, cosine"):
