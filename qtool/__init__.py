@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qtool.api import inspect as inspect
     from qtool.api import load_stats as load_stats
     from qtool.api import merge_stats as merge_stats
+    from qtool.api import prepare as prepare
     from qtool.api import quantize as quantize
     from qtool.config import QuantConfig as QuantConfig
     from qtool.errors import QtoolError as QtoolError
@@ -44,6 +45,7 @@ __all__ = [
     "inspect",
     "load_stats",
     "merge_stats",
+    "prepare",
     "quantize",
 ]
 
@@ -58,6 +60,7 @@ _HOMES = {
     "inspect": "qtool.api",
     "load_stats": "qtool.api",
     "merge_stats": "qtool.api",
+    "prepare": "qtool.api",
     "quantize": "qtool.api",
 }
 

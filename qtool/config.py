@@ -8,28 +8,19 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from qtool.dtypes import QDTYPES
+from qtool.dtypes import BLOCKED_FLOOR, QDTYPES
 from qtool.errors import ConfigError
-from qtool.weight_settings import WEIGHT_ONLY_DTYPES, check_weight_only, refuse_activation_settings
+from qtool.targets import DEFAULT_TARGET, TARGETS, target
+from qtool.targets.base import ALL_ACTIVATIONS, ALL_WEIGHTS, Target
+from qtool.weight_settings import WEIGHT_ONLY_DTYPES, check_weight_only, effective_block, refuse_activation_settings
 
 FORMATS = ("qlinear", "qdq")
-ACTIVATION_DTYPES = ("uint8", "int8", "uint16", "int16")
-WEIGHT_DTYPES = (
-    "int8",
-    "uint8",
-    "int16",
-    "uint16",
-    "int4",
-    "uint4",
-    "int2",
-    "uint2",
-    "float8e4m3fn",
-    "float8e5m2",
-)
+ACTIVATION_DTYPES = ALL_ACTIVATIONS
+WEIGHT_DTYPES = ALL_WEIGHTS
 # (activations, weights) that QLinearMatMul and QLinearConv exist for: emission.md 3
 QLINEAR_PAIRS = (("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8"))
 
@@ -43,7 +34,10 @@ _FLAGS = (
     "allow_empty",
     "weight_only",
     "matmul_nbits",
+    "prepare",
 )
+# the default of a setting that the target decides about where nobody else does
+_OF_TARGET: Any = None
 # settings that only mean something where activations are calibrated
 _OF_CALIBRATION = {
     "symmetric_activations": "--symmetric",
@@ -57,7 +51,12 @@ _OF_CALIBRATION = {
 class QuantConfig:
     """Settings that change the quantized model.
 
+    A setting that is not given, or None, takes the default of the target. Which ones were given is remembered: a copy
+    for another target takes the defaults of that one.
+
     Attributes:
+        target: What the model is for, one of ``qtool.targets``: it decides the defaults of format, types and symmetry,
+            and what is legal.
         format: ``qlinear`` (QLinearMatMul/QLinearConv where inputs and output are quantized) or ``qdq``.
         activations: Element type of activations.
         weights: Element type of weights.
@@ -76,13 +75,15 @@ class QuantConfig:
         block: Elements per scale along the summed axis (weight-only mode); None for what the type usually has.
         scale_type: ``float8e8m0`` for the MX formats (weight-only mode); None for the weight's own type.
         matmul_nbits: Write ``com.microsoft.MatMulNBits`` instead of DequantizeLinear (weight-only mode).
+        prepare: Fold, evaluate and inline in the float graph first; otherwise only what a plan cannot do without.
     """
 
-    format: str = "qlinear"
-    activations: str = "uint8"
-    weights: str = "int8"
+    target: str = DEFAULT_TARGET
+    format: str = _OF_TARGET
+    activations: str = _OF_TARGET
+    weights: str = _OF_TARGET
     per_channel: bool = True
-    symmetric_activations: bool = False
+    symmetric_activations: bool = _OF_TARGET
     method: str = "auto"
     tensor_methods: tuple[tuple[str, str], ...] = ()
     include: tuple[str, ...] = ()
@@ -94,8 +95,10 @@ class QuantConfig:
     block: int | None = None
     scale_type: str | None = None
     matmul_nbits: bool = False
+    prepare: bool = True
 
     def __post_init__(self) -> None:
+        defaults = self._take_defaults()
         for name in ("include", "exclude"):  # lists come from TOML and from callers
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
         _choice("format", self.format, FORMATS)
@@ -112,8 +115,9 @@ class QuantConfig:
                 "Dynamic mode and weight-only mode are asked for; expected one of them.",
                 hint="Drop --dynamic or --weight-only.",
             )
-        self.refuse_unread([f.name for f in fields(self) if getattr(self, f.name) != f.default])
+        self.refuse_unread([name for name, value in defaults.items() if getattr(self, name) != value])
         check_weight_only(self)
+        self._check_target()
         if self.weight_only:
             return
         if self.dynamic:
@@ -133,6 +137,29 @@ class QuantConfig:
                 hint=f"Use --activations uint16, or weights of {others}.",
             )
 
+    def _take_defaults(self) -> dict[str, Any]:
+        """Fill in what is not given, remember what is, and return the defaults."""
+        given = frozenset(f.name for f in fields(self) if getattr(self, f.name) is not f.default)
+        facts = target(self.target)
+        # the modes without calibration have one form each, whatever the target calibrates
+        plain = target(DEFAULT_TARGET) if self.dynamic is True or self.weight_only is True else facts
+        defaults: dict[str, Any] = {f.name: f.default for f in fields(self)}
+        defaults["format"], defaults["activations"] = plain.formats[0], plain.activations[0]
+        choices = facts.stored if self.weight_only is True else facts.dynamic_weights if self.dynamic is True else ()
+        defaults["weights"] = (choices or facts.weights)[0]
+        activations = defaults["activations"] if self.activations is _OF_TARGET else self.activations
+        defaults["symmetric_activations"] = plain.default_symmetry(activations)
+        for name, value in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        vars(self)["_given"] = given
+        return defaults
+
+    @property
+    def facts(self) -> Target:
+        """What is known about the target."""
+        return target(self.target)
+
     def refuse_unread(self, given: Collection[str]) -> None:
         """Refuse settings that the mode has no use for.
 
@@ -150,6 +177,49 @@ class QuantConfig:
                     f"Option '{name}' is about calibrated activations; dynamic mode calibrates none.",
                     hint=f"Drop {option} or --dynamic.",
                 )
+
+    def _check_target(self) -> None:
+        """Refuse what the target does not take."""
+        facts = self.facts
+        if self.dynamic and not facts.dynamic_weights:
+            able = ", ".join(name for name, one in TARGETS.items() if one.dynamic_weights)
+            raise ConfigError(
+                f"Target {self.target} has no operators of dynamic mode; expected one of {able}.",
+                hint="Calibrate instead of --dynamic, or drop --target.",
+            )
+        if self.weight_only and not facts.stored:
+            able = ", ".join(name for name, one in TARGETS.items() if one.stored)
+            raise ConfigError(
+                f"Target {self.target} computes nothing with quantized weights alone; expected one of {able}.",
+                hint="Calibrate instead of --weight-only, or drop --target.",
+            )
+        if self.matmul_nbits and not facts.microsoft_operators:
+            able = ", ".join(name for name, one in TARGETS.items() if one.microsoft_operators)
+            raise ConfigError(
+                f"Target {self.target} has no com.microsoft.MatMulNBits; expected one of {able}.",
+                hint="Leave out --matmul-nbits.",
+            )
+        takes = {"weights": facts.stored if self.weight_only else facts.weights}
+        if not (self.weight_only or self.dynamic):
+            takes |= {"format": facts.formats, "activations": facts.activations}
+        for name, choices in takes.items():
+            if getattr(self, name) not in choices:
+                raise ConfigError(
+                    f"Option '{name}' is {getattr(self, name)!r}; target {self.target} takes {', '.join(choices)}.",
+                    hint=f"Drop --{name}, or choose another target.",
+                )
+        block = effective_block(self) if self.weight_only else None
+        if block is not None and facts.max_opset is not None and facts.max_opset < BLOCKED_FLOOR[0]:
+            raise ConfigError(
+                f"Blocks of {block} need opset {BLOCKED_FLOOR[0]}; target {self.target} stays below, with one "
+                "scale per channel or per tensor.",
+                hint="Drop --block, or choose another target.",
+            )
+        if not facts.zero_points and not self.symmetric_activations and not (self.weight_only or self.dynamic):
+            raise ConfigError(
+                f"Asymmetric activations are asked for; target {self.target} takes zero points of 0 only.",
+                hint="Drop --asymmetric, or choose another target.",
+            )
 
     def _check_dynamic(self) -> None:
         """Refuse types that integer products do not take."""
@@ -178,7 +248,10 @@ class QuantConfig:
         for name in options:
             if name not in known:
                 raise ConfigError(f"Unknown option '{name}'; expected one of {', '.join(sorted(known))}.")
-        return replace(self, **{k: v for k, v in options.items() if v is not None})
+        kept: frozenset[str] = vars(self)["_given"]
+        return type(self)(
+            **{name: getattr(self, name) for name in known & kept} | {k: v for k, v in options.items() if v is not None}
+        )
 
     @classmethod
     def from_toml(cls, path: str | Path) -> QuantConfig:

@@ -69,6 +69,11 @@ def default_output(source: Path, weights: str = "int8") -> Path:
     return source.parent / f"{source.stem}.{weights}.onnx"
 
 
+def default_prepared(source: Path) -> Path:
+    """Where the prepared form of a model goes unless something else is asked for."""
+    return source.parent / f"{source.stem}.prepared.onnx"
+
+
 def default_statistics(source: Path) -> Path:
     """Where the statistics of a model go unless something else is asked for."""
     return source.parent / f"{source.stem}.stats.npz"

@@ -28,7 +28,10 @@ ORDER = (
     "_core",
 )
 # Pure data and formulas, usable from everywhere. They may use those before them in this order, and nothing else.
-BOTTOM = ("errors", "dtypes", "granularity", "weight_settings", "config", "qparams", "signal", "version", "reference")
+BOTTOM = (
+    *("errors", "dtypes", "granularity", "weight_settings", "targets", "config", "qparams", "signal", "version"),
+    "reference",
+)
 LEVEL = {name: len(ORDER) - i for i, name in enumerate(ORDER)} | {
     name: i - len(BOTTOM) for i, name in enumerate(BOTTOM)
 }

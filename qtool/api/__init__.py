@@ -4,14 +4,16 @@ from qtool.api._calibrate import calibrate
 from qtool.api._compare import compare_models
 from qtool.api._evaluate import evaluate
 from qtool.api._inspect import inspect
+from qtool.api._prepare import prepare
 from qtool.api._quantize import quantize
 from qtool.api._stats import compare_methods, diff_stats, load_stats, matching, merge_stats
-from qtool.api.results import Inspection, QuantizeResult
+from qtool.api.results import Inspection, PrepareResult, QuantizeResult
 from qtool.api.settings import ModelLike, Progress, resolve_config
 
 __all__ = [
     "Inspection",
     "ModelLike",
+    "PrepareResult",
     "Progress",
     "QuantizeResult",
     "calibrate",
@@ -23,6 +25,7 @@ __all__ = [
     "load_stats",
     "matching",
     "merge_stats",
+    "prepare",
     "quantize",
     "resolve_config",
 ]

@@ -32,6 +32,8 @@ def calibrate(
     tensors: Sequence[str] | None = None,
     method: str | None = None,
     config: QuantConfig | str | os.PathLike[str] | None = None,
+    prepare: bool | None = None,
+    target: str | None = None,
     samples: int | None = None,
     shuffle: int | None = None,
     batch: int | None = None,
@@ -54,6 +56,8 @@ def calibrate(
         method: The only range method that the statistics are for: some need no histograms, which are then not filled.
             By default a file serves every method, and statistics that are only returned serve ``minmax``.
         config: Settings that decide which tensors are wanted.
+        prepare: False for the model as it is, but for what a plan needs; see ``QuantConfig``. It overrides ``config``.
+        target: What the model will be for; it overrides that of ``config``.
         samples: Use this many samples, the first in order; by default all.
         shuffle: Seed of the order in which the samples are taken; by default that of the data.
         batch: Largest number of samples in a run; by default chosen by their size. Does not change the result.
@@ -87,7 +91,7 @@ def calibrate(
     from qtool.publish import check_statistics_destination
 
     clock = Clock(progress, seconds)
-    settings = resolve_config(config)
+    settings = resolve_config(config, prepare=prepare, target=target)
     if settings.weight_only or settings.dynamic:
         mode = "Weight-only" if settings.weight_only else "Dynamic"
         raise ConfigError(

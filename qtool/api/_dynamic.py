@@ -12,7 +12,7 @@ from qtool.api.models import inputs_of
 from qtool.api.pipeline import Job, Run
 from qtool.api.results import QuantizeResult
 from qtool.api.settings import ModelLike, prepared_for, refuse_obstacle, selection_for
-from qtool.config import QuantConfig
+from qtool.config import FORMATS, QuantConfig
 
 if TYPE_CHECKING:
     import onnx
@@ -45,7 +45,7 @@ def quantize_dynamic(
         prepared, settings, remarks = prepared_for(job.loaded, settings)
         job.notes += remarks
         selection = selection_for(prepared, settings)
-    if format_given or settings.format != QuantConfig.format:
+    if format_given or settings.format != FORMATS[0]:
         job.notes.append("Dynamic mode has one form: --format is not used.")
     with job.clock("plan"):
         plan = build_dynamic_plan(prepared.model, settings, selection)

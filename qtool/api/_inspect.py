@@ -21,24 +21,28 @@ def inspect(
     model: ModelLike,
     *,
     config: QuantConfig | str | os.PathLike[str] | None = None,
+    target: str | None = None,
     weights: str | None = None,
     dynamic: bool | None = None,
     weight_only: bool | None = None,
     block: int | None = None,
     scale_type: str | None = None,
     matmul_nbits: bool | None = None,
+    prepare: bool | None = None,
 ) -> Inspection:
     """Say what a model holds, what would be quantized, and why the rest would not.
 
     Args:
         model: A path, proto or onnx_ir model; never changed.
         config: Settings; by default those of :func:`quantize`.
+        target: What the model would be for.
         weights: Element type of weights; this and the others override ``config`` where they are not None.
         dynamic: Plan for dynamic mode.
         weight_only: Plan for weight-only mode.
         block: Elements per scale along the summed axis, in weight-only mode.
         scale_type: ``float8e8m0`` for the MX formats, in weight-only mode.
         matmul_nbits: Plan for ``com.microsoft.MatMulNBits``, in weight-only mode.
+        prepare: False for the graph as it is, but for what a plan needs; see ``QuantConfig``.
 
     Raises:
         ConfigError: For settings that cannot be carried out.
@@ -49,12 +53,14 @@ def inspect(
 
     settings = resolve_config(
         config,
+        target=target,
         weights=weights,
         dynamic=dynamic,
         weight_only=weight_only,
         block=block,
         scale_type=scale_type,
         matmul_nbits=matmul_nbits,
+        prepare=prepare,
     )
     loaded = load_model(model)
     source = describe_source(model)
@@ -89,17 +95,20 @@ def inspect(
         quantized=plan.quantized,
         total=plan.nodes,
         actions=prepared.actions,
+        target=settings.target,
     )
 
 
 def _named_nodes(model: ir.Model, settings: QuantConfig) -> Iterator[tuple[str, ir.Node]]:
-    """The nodes that a plan has a row for, under its names: those in bodies only where the mode walks them."""
+    """The nodes that a plan has a row for, under its names."""
     from qtool.plan.scopes import scoped_nodes
+    from qtool.prepare.branches import is_capture
     from qtool.prepare.graph_edits import all_graphs
 
     if settings.weight_only:
         yield from scoped_nodes(model.graph)
         return
-    for graph in all_graphs(model) if settings.dynamic else [model.graph]:
+    for graph in all_graphs(model):
         for node in graph:
-            yield node.name or "", node
+            if not is_capture(node):
+                yield node.name or "", node

@@ -28,6 +28,7 @@ def quantize(
     stats: str | os.PathLike[str] | None = None,
     output: str | os.PathLike[str] | None = None,
     config: QuantConfig | str | os.PathLike[str] | None = None,
+    target: str | None = None,
     format: str | None = None,  # noqa: A002 - the field's own word, as in onnxruntime.quantization
     activations: str | None = None,
     weights: str | None = None,
@@ -44,6 +45,7 @@ def quantize(
     block: int | None = None,
     scale_type: str | None = None,
     matmul_nbits: bool | None = None,
+    prepare: bool | None = None,
     random_calib: int | None = None,
     samples: int | None = None,
     shuffle: int | None = None,
@@ -69,6 +71,8 @@ def quantize(
             from the data that it was made of, whatever the range method.
         output: Destination; by default ``<model>.int8.onnx`` beside a model that is a file, and memory otherwise.
         config: Settings, or a TOML file of settings; the options below override them where they are not None.
+        target: What the model is for, one of ``qtool.targets``: it decides the defaults of the next five, and what is
+            legal.
         format: ``qlinear`` or ``qdq``.
         activations: Element type of activations.
         weights: Element type of weights.
@@ -86,6 +90,7 @@ def quantize(
         block: Elements per scale along the summed axis, in weight-only mode.
         scale_type: ``float8e8m0`` for the MX formats, in weight-only mode.
         matmul_nbits: Write ``com.microsoft.MatMulNBits`` instead of DequantizeLinear, in weight-only mode.
+        prepare: False leaves out what only makes the float graph better to quantize; see ``QuantConfig``.
         random_calib: Calibrate on this many random samples instead of data.
         samples: Use this many samples of ``calib``, the first in order; by default all.
         shuffle: Seed of the order in which the samples are taken; by default that of the data.
@@ -109,6 +114,7 @@ def quantize(
     """
     settings = resolve_config(
         config,
+        target=target,
         format=format,
         activations=activations,
         weights=weights,
@@ -125,6 +131,7 @@ def quantize(
         block=block,
         scale_type=scale_type,
         matmul_nbits=matmul_nbits,
+        prepare=prepare,
     )
     refuse_unused(
         settings,

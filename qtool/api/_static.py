@@ -21,6 +21,7 @@ from qtool.api.limits import budget, check_limit
 from qtool.api.models import inputs_of, tensors_of
 from qtool.api.pipeline import Job, Run
 from qtool.api.results import QuantizeResult
+from qtool.api.saturation import first_kept, without_saturation
 from qtool.api.settings import ModelLike, prepared_for, refuse_obstacle, selection_for
 from qtool.config import QuantConfig
 
@@ -57,6 +58,7 @@ def quantize_static(
         wanted_of,
         without_effect,
     )
+    from qtool.plan.fusion import predict_fusion
     from qtool.plan.inputs import input_notes
     from qtool.prepare.fingerprint import fingerprint
 
@@ -121,6 +123,10 @@ def quantize_static(
         with clock("plan"):
             plan = build_plan(prepared.model, settings, selection, statistics)
         job.require_some(plan, settings)
+        if settings.facts.saturating_pairs:
+            with clock("check"):
+                kept = batches if opened is None else first_kept(opened)
+                plan = without_saturation(prepared.model, plan, kept, num_threads=run.num_threads)
         with clock("emit"):
             quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
         check_limit("planning and rewriting the model")
@@ -139,7 +145,8 @@ def quantize_static(
         )
         job.judge("calibration", "Try --method mse, or leave nodes float with --exclude")
     job.notes += [*plan.notes, *without_effect(settings, plan.tensors)]
-    return job.result(prepared, plan, settings, f"{plan.quantized} of {plan.nodes} nodes quantized")
+    fusion = predict_fusion(prepared.model, plan, settings)
+    return job.result(prepared, plan, settings, f"{plan.quantized} of {plan.nodes} nodes quantized", fusion=fusion)
 
 
 def _provenance(samples: int, hashes: Sequence[str] | None) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def planned_weights(loaded: ir.Model, settings: QuantConfig) -> tuple[Prepared, 
 
     def at(opset: int, ir_version: int) -> tuple[Prepared, Plan]:
         highest = max(opset, highest_quantizing_opset(given))
-        prepared = prepare(loaded, min_opset=opset, min_ir=ir_version, max_opset=highest)
+        prepared = prepare(loaded, min_opset=opset, min_ir=ir_version, max_opset=highest, optional=settings.prepare)
         selection = selection_for(prepared, settings)
         return prepared, plan_weights(prepared.model, settings, selection)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from qtool.api.models import as_proto
 from qtool.errors import ConfigError
 
 if TYPE_CHECKING:
+    import onnx
     import onnx_ir as ir
 
     from qtool.calibrate.samples import Data, Samples
@@ -87,12 +89,23 @@ def observe(model: ir.Model, tensors: Sequence[Wanted], samples: Samples, **opti
     """Statistics of the wanted tensors; infinities are counted here and judged by the plan."""
     from qtool.calibrate.collect import collect
     from qtool.calibrate.statistics import Statistics
+    from qtool.prepare.expose_branches import expose_branches
 
     if not tensors:  # weights only: nothing to run
         return Statistics({}, 0)
+    exposed = expose_branches(model, [one.name for one in tensors])
+    if exposed is not model:
+        options["batch_size"] = 1  # which branch is taken may depend on the values that share a batch
+    with runnable_proto(exposed) as proto:
+        return collect(proto, tensors, samples, allow_inf=[one.name for one in tensors], **options)
+
+
+@contextmanager
+def runnable_proto(model: ir.Model) -> Iterator[onnx.ModelProto | Path]:
+    """A form of a model that is run in segments: a proto, or a temporary file whose weights are read as needed."""
     proto, _, cleanup = as_proto(model, _IN_MEMORY)
     try:
-        return collect(proto, tensors, samples, allow_inf=[one.name for one in tensors], **options)
+        yield proto
     finally:
         cleanup()
 

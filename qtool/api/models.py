@@ -47,8 +47,11 @@ def _is_tensor(value: ir.Value) -> bool:
 
 
 def tensors_of(model: ir.Model) -> list[str]:
-    """Names of the inputs of a model's graph and of the outputs of its nodes."""
-    outputs = [v.name or "" for node in model.graph for v in node.outputs]
+    """Names of the inputs of a model's graph and of the outputs of its nodes, those in branches of If too."""
+    from qtool.prepare.branches import if_branches
+
+    graphs = (model.graph, *if_branches(model.graph))
+    outputs = [v.name or "" for graph in graphs for node in graph for v in node.outputs]
     return [*(v.name or "" for v in model.graph.inputs), *outputs]
 
 
@@ -126,11 +129,13 @@ def as_proto(
 def as_runnable(
     model: ModelLike, loaded: ir.Model, prepared: ir.Model
 ) -> tuple[str | Path | onnx.ModelProto, Path | None, Callable[[], None]]:
-    """The user's own model, for the runtime; or its prepared form if the runtime would refuse its node names."""
+    """The user's own model, for the runtime; or another form of it if the runtime would refuse its names or order."""
+    from qtool.prepare.load import SORTED_KEY
+
     names = [node.name for node in loaded.graph if node.name]
     if len(names) != len(set(names)):
         return as_proto(prepared)
-    if isinstance(model, (str, os.PathLike)):
+    if isinstance(model, (str, os.PathLike)) and SORTED_KEY not in loaded.meta:
         return Path(model), None, _nothing
     return as_proto(loaded)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from qtool.plan import Plan
+    from qtool.plan.fusion import Fusion
     from qtool.prepare.prepare import Prepared
 
 # (number of samples, inputs) to verify on, for a float model and the folder of its external data
@@ -170,7 +171,14 @@ class Job:
         self.notes += quality_notes(self._published.sqnr_db, samples, remedy)
 
     def result(
-        self, prepared: Prepared, plan: Plan, settings: QuantConfig, done: str, *, verified_on: str = "calibration"
+        self,
+        prepared: Prepared,
+        plan: Plan,
+        settings: QuantConfig,
+        done: str,
+        *,
+        verified_on: str = "calibration",
+        fusion: Fusion | None = None,
     ) -> QuantizeResult:
         """What was done; ``done`` says it in one clause."""
         published = self._published
@@ -195,4 +203,5 @@ class Job:
             peak_rss_bytes=peak_rss(),
             config=settings,
             message=f"{done}{where}",
+            fusion=fusion,
         )

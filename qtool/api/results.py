@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from qtool.config import QuantConfig
 from qtool.errors import EXIT_OK
+from qtool.targets import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     import onnx
 
     from qtool.plan import Plan, Skip
+    from qtool.plan.fusion import Fusion
     from qtool.runtime import TensorInfo
 
 
@@ -42,6 +44,8 @@ class QuantizeResult:
         config: The settings that took effect.
         exit_code: What a command should exit with.
         message: One line.
+        fusion: Which of the quantized nodes onnxruntime will run on codes, as predicted from the plan; None in the
+            modes that calibrate nothing.
     """
 
     model_path: Path | None
@@ -64,6 +68,7 @@ class QuantizeResult:
     engine: str = "ort"
     exit_code: int = EXIT_OK
     message: str = ""
+    fusion: Fusion | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Strict-JSON-ready: infinities and NaN are strings."""
@@ -85,7 +90,67 @@ class QuantizeResult:
             "config": self.config.to_dict(),
             "actions": list(self.actions),
             "notes": list(self.notes),
+            "fusion": self.fusion.to_dict() if self.fusion is not None else None,
             "plan": self.plan.to_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class PrepareResult:
+    """What :func:`prepare` did.
+
+    Attributes:
+        model_path: The prepared file; None for a result in memory.
+        model: The prepared model, if no output path was given and none could be derived.
+        actions: What each pass did, one line each; passes that found nothing to do have none.
+        nodes_before: Nodes of the source model, those in subgraphs included.
+        nodes_after: Nodes of the result.
+        opset_before: Version of ai.onnx in the source model; 0 if it imports none.
+        opset_after: Version of ai.onnx in the result.
+        bytes_before: Size of the source model, external data included.
+        bytes_after: Size of the result.
+        sqnr_db: Output name -> dB against the source model on the samples that the result was verified on.
+        verified_samples: How many those were.
+        verified_on: What those were: ``given`` or ``random``.
+        notes: What a user should know.
+        seconds: Stage -> wall time.
+        peak_rss_bytes: Peak resident memory of the process.
+    """
+
+    model_path: Path | None
+    model: onnx.ModelProto | None
+    actions: tuple[str, ...]
+    nodes_before: int
+    nodes_after: int
+    opset_before: int
+    opset_after: int
+    bytes_before: int
+    bytes_after: int
+    sqnr_db: dict[str, float]
+    verified_samples: int
+    verified_on: str
+    notes: list[str]
+    seconds: dict[str, float]
+    peak_rss_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Strict-JSON-ready: infinities and NaN are strings."""
+        return {
+            "schema_version": 1,
+            "model": str(self.model_path) if self.model_path else None,
+            "actions": list(self.actions),
+            "nodes_before": self.nodes_before,
+            "nodes_after": self.nodes_after,
+            "opset_before": self.opset_before,
+            "opset_after": self.opset_after,
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "sqnr_db": {name: _json_number(value) for name, value in self.sqnr_db.items()},
+            "verified_samples": self.verified_samples,
+            "verified_on": self.verified_on,
+            "notes": list(self.notes),
+            "seconds": {stage: round(value, 4) for stage, value in self.seconds.items()},
+            "peak_rss_bytes": self.peak_rss_bytes,
         }
 
 
@@ -94,8 +159,8 @@ class Inspection:
     """What :func:`inspect` found.
 
     Attributes:
-        nodes: (name, operator, ``quantize`` or ``float``, reason) of each node of the prepared graph; in dynamic mode
-            those in subgraphs follow.
+        nodes: (name, operator, ``quantize`` or ``float``, reason) of each node of the prepared graph; those
+            in subgraphs follow.
         by_op: Operator -> (would be quantized, all).
         inputs: Of the model.
         outputs: Of the model.
@@ -107,6 +172,7 @@ class Inspection:
         quantized: Nodes that would be quantized, absorbed ones included.
         total: Nodes of the prepared graph, those in subgraphs included.
         actions: What preparation would do to the float graph.
+        target: What the model would be for.
     """
 
     nodes: list[tuple[str, str, str, str]]
@@ -121,6 +187,7 @@ class Inspection:
     quantized: int
     total: int
     actions: tuple[str, ...] = ()
+    target: str = DEFAULT_TARGET
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -133,6 +200,7 @@ class Inspection:
             "opset": self.opset,
             "ir_version": self.ir_version,
             "domains": self.domains,
+            "target": self.target,
             "bytes": self.nbytes,
             "weight_bytes": self.weight_bytes,
             "inputs": rows(self.inputs),

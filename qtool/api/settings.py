@@ -60,31 +60,60 @@ def prepared_for(loaded: ir.Model, settings: QuantConfig) -> tuple[Prepared, Qua
     Weight scales per channel need a higher opset than one scale per tensor. Where the model cannot be raised that far,
     but is high enough for the latter, that is what it gets.
     """
+    remarks: list[str] = []
+    limit = settings.facts.max_opset
+    if limit is not None and _opset(loaded) > limit:
+        prepared = _prepare_for(loaded, settings, max_opset=limit)
+        if prepared.obstacle is None:
+            return prepared, settings, []
+        kept = f"the model keeps opset {_opset(loaded)}, although target {settings.target} asks for {limit} at most"
+        remarks = [f"{kept}: {prepared.obstacle.message.rpartition('cannot be lowered: ')[2]}"]
     prepared = _prepare_for(loaded, settings)
     if prepared.obstacle is None or not settings.per_channel:
-        return prepared, settings, []
+        return prepared, settings, remarks
     per_tensor = settings.with_options(per_channel=False)
     again = _prepare_for(loaded, per_tensor)
     if again.obstacle is not None:
-        return prepared, settings, []
-    return again, per_tensor, [f"weights have one scale per tensor, not per channel: {prepared.obstacle.message}"]
+        return prepared, settings, remarks
+    remarks += [f"weights have one scale per tensor, not per channel: {prepared.obstacle.message}"]
+    return again, per_tensor, remarks
 
 
-def _prepare_for(loaded: ir.Model, settings: QuantConfig) -> Prepared:
+def _opset(model: ir.Model) -> int:
+    return model.graph.opset_imports.get("", model.graph.opset_imports.get("ai.onnx", 0))
+
+
+def _prepare_for(loaded: ir.Model, settings: QuantConfig, *, max_opset: int | None = None) -> Prepared:
+    from qtool.plan.ops import handlers
     from qtool.prepare.prepare import prepare
     from qtool.runtime.capability import highest_quantizing_opset
 
-    opset = loaded.graph.opset_imports.get("", loaded.graph.opset_imports.get("ai.onnx", 0))
+    opset = _opset(loaded)
     if settings.dynamic:
         # no operator of dynamic mode has a version above 11, and scales per column need none
-        return prepare(loaded, min_opset=DYNAMIC_FLOOR[0], min_ir=DYNAMIC_FLOOR[1], bodies=True)
+        return prepare(
+            loaded,
+            min_opset=DYNAMIC_FLOOR[0],
+            min_ir=DYNAMIC_FLOOR[1],
+            bodies=True,
+            optional=settings.prepare,
+            inline=(*handlers(), "LSTM"),
+        )
     floors = [
         qdtype(settings.activations).floor(),
         qdtype(settings.weights).floor(per_axis=settings.per_channel),
     ]
     min_opset, min_ir = max(f[0] for f in floors), max(f[1] for f in floors)
+    highest = highest_quantizing_opset(opset) if max_opset is None else max_opset
     return prepare(
-        loaded, min_opset=min_opset, min_ir=min_ir, max_opset=max(min_opset, highest_quantizing_opset(opset))
+        loaded,
+        min_opset=min_opset,
+        min_ir=min_ir,
+        max_opset=max(min_opset, highest),
+        bodies=True,
+        captures=True,
+        optional=settings.prepare,
+        inline=tuple(handlers()),
     )
 
 

@@ -207,6 +207,8 @@ class _Collector:
         """
         for arrays, _ in self._model.steps(feeds):
             for name, array in arrays.items():
+                if not array.size:  # a branch that was not taken hands out nothing, of another rank than its values
+                    continue
                 one = slot.tensors[name]
                 nan, infinite = one.nan, one.pos_inf + one.neg_inf
                 same = _lacks_rows(array, rows) if shared is None else name in shared

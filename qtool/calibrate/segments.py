@@ -252,7 +252,7 @@ class SegmentedModel:
         for name in crossing:
             if name in infos:
                 shape = infos[name].shape if name not in declared else (None,) * len(infos[name].shape)
-                # onnxruntime shows an unknown rank as that of a scalar
+                # onnxruntime gives a shape of no dimensions where it does not know the rank, too
                 types[name] = (infos[name].dtype, shape or None)
         return _Segment(session, tuple(inputs), tuple(kept), tuple(observed))
 
@@ -299,7 +299,7 @@ def _require_known(tensors: Sequence[str], known: set[str]) -> None:
                 f"The model's graph has no tensor '{name}'.",
                 hint=f"Did you mean {' or '.join(repr(n) for n in near)}?"
                 if near
-                else "Only tensors of the top graph can be observed, not those inside If or Loop bodies.",
+                else "Only tensors of the top graph and of If branches can be observed, not those inside Loop bodies.",
             )
 
 

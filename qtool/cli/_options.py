@@ -146,6 +146,18 @@ ConfigFile = Annotated[
     ),
 ]
 
+Target = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        show_default="ort-x64",
+        help="What the model is for: ort-x64, avx2, openvino, ort-arm, portable, qnn or tensorrt. It decides the "
+        "defaults of form, types and symmetry, and what is legal.",
+        rich_help_panel=QUANTIZATION,
+    ),
+]
+
 DATA_HELP = (
     "a file, a folder or a quoted glob of .npz files with one array per model input, samples on the leading axis; .npy "
     "files named after the inputs, or NAME=FILE.npy for each; or a folder of ONNX test data (test_data_set_0). "
@@ -256,6 +268,16 @@ def batch_size(text: str | None) -> int | None:
     return int(text)
 
 
+NoPrepare = Annotated[
+    bool | None,
+    typer.Option(
+        "--prepare/--no-prepare",
+        show_default="prepare",
+        help="Fold, evaluate and inline in the float graph first, or take it as it is but for what a plan needs: "
+        "names, constants as initializers, an opset that is high enough.",
+        rich_help_panel=QUANTIZATION,
+    ),
+]
 Dynamic = Annotated[
     bool | None,
     typer.Option(
@@ -286,6 +308,17 @@ Sensitivity = Annotated[
     typer.Option(
         "--sensitivity",
         help="Show what each quantized operator alone gains in float: one run of the model for each.",
+        rich_help_panel=LAYERS,
+    ),
+]
+Checks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--checks",
+        metavar="NAMES",
+        show_default="quick",
+        help="Check the runtime: miscompile, fusion, ranges (these are quick), saturation (accuracy on a processor "
+        "without VNNI), memory, all or none. Names with commas between, or repeatable.",
         rich_help_panel=LAYERS,
     ),
 ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qtool.cli._output import Output, human_bytes
+from qtool.targets import DEFAULT_TARGET, target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -60,6 +61,8 @@ def show_plan(out: Output, result: QuantizeResult) -> None:
     out.table(["node", "operator", "becomes", "remark"], [*planned, *skipped])
     for note in result.notes:
         out.note(note)
+    for label, text in fusion_lines(result):
+        out.say(f"{label:<9} {text}")
     out.say(f"{result.quantized} of {_nodes(result.total)} would be quantized; nothing was written.")
 
 
@@ -86,7 +89,10 @@ def _show_skips(out: Output, skips: list[Skip]) -> None:
 
 
 def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
+    if result.config.target != DEFAULT_TARGET:
+        yield "Target", target_line(result.config.target)
     ratio = result.bytes_before / result.bytes_after if result.bytes_after else float("nan")
+    yield from fusion_lines(result)
     yield "Size", f"{human_bytes(result.bytes_before)} -> {human_bytes(result.bytes_after)} ({ratio:.2f}x smaller)"
     weights = result.plan.weights_db()
     if weights is not None:
@@ -96,6 +102,25 @@ def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
     for output, db in result.sqnr_db.items():
         yield "SQNR", f"{db:.1f} dB at output {output}, on {samples}"
     yield from costs(result.seconds, result.peak_rss_bytes)
+
+
+def target_line(name: str) -> str:
+    """A target with what it is, and whether its facts were measured: ``tensorrt (...; from documentation)``."""
+    facts = target(name)
+    return f"{name} ({facts.title}; {facts.evidence})"
+
+
+def fusion_lines(result: QuantizeResult) -> Iterable[tuple[str, str]]:
+    """Lines about what onnxruntime fuses: how many nodes, and why others are computed in float; (label, text)."""
+    if result.fusion is None:
+        return
+    yield "Fusion", result.fusion.message()
+    reasons: dict[str, list[str]] = {}
+    for node in result.fusion.unfused:
+        reasons.setdefault(node.reason or "", []).append(f"{node.node} ({node.op_type})")
+    for reason, names in reasons.items():
+        more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+        yield "", f"float: {', '.join(names[:NAMES_SHOWN])}{more}: {reason}"
 
 
 def costs(seconds: Mapping[str, float], peak_rss_bytes: int) -> Iterable[tuple[str, str]]:

@@ -50,7 +50,9 @@ def calibrate(
         ),
     ] = None,
     on_nan: opt.OnNan = "stop",
+    prepare: opt.NoPrepare = None,
     config: opt.ConfigFile = None,
+    target: opt.Target = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -103,8 +105,8 @@ def calibrate(
 
     if not data:
         raise ConfigError("No data to calibrate on; expected at least one --data DATA.")
-    target = output or default_statistics(model)
-    check_json_target(json_target, model, config, target, *files_of(data))
+    destination = output or default_statistics(model)
+    check_json_target(json_target, model, config, destination, *files_of(data))
     at_once = opt.batch_size(batch)
     nan_rule, limit = opt.on_nan(on_nan), opt.byte_count(max_memory)
     seconds: dict[str, float] = {}
@@ -113,9 +115,11 @@ def calibrate(
             statistics = api.calibrate(
                 model,
                 data,
-                output=target,
+                output=destination,
                 method=method,
+                prepare=prepare,
                 config=config,
+                target=target,
                 samples=samples,
                 shuffle=shuffle,
                 batch=at_once,
@@ -128,37 +132,37 @@ def calibrate(
                 seconds=seconds,
             )
     except KeyboardInterrupt:
-        partial = checkpoint_path(target)
+        partial = checkpoint_path(destination)
         if checkpoint is None or not partial.exists():
             raise
         raise InterruptedRun(
-            f"interrupted, '{partial}' is kept, and '{target}' was not written",
+            f"interrupted, '{partial}' is kept, and '{destination}' was not written",
             hint="The same command goes on from there.",
         ) from None
     if json_target is not None:
-        out.json(_document(target, statistics, seconds, peak_rss()), json_target)
+        out.json(_document(destination, statistics, seconds, peak_rss()), json_target)
     out.say(f"{_count(len(statistics), 'tensor')} observed on {_count(statistics.samples, 'sample')}")
     if verbose:
         out.say()
         out.say_table(["tensor", "values", "minimum", "maximum"], _rows(statistics), right=["values"])
     out.say()
     facts = costs(seconds, peak_rss())
-    for label, text in [("Size", f"{human_bytes(target.stat().st_size)} of statistics"), *facts]:
+    for label, text in [("Size", f"{human_bytes(destination.stat().st_size)} of statistics"), *facts]:
         out.say(f"{label:<9} {text}")
     for note in statistics.notes:
         out.note(note)
     chosen = [] if method is None else ["--method", method]
-    command = shlex.join(["qtool", "quantize", str(model), "--stats", str(target), *chosen])
+    command = shlex.join(["qtool", "quantize", str(model), "--stats", str(destination), *chosen])
     out.hint(f"Quantize from them: {command}")
     if json_target != STDOUT:
-        out.data(str(target))
+        out.data(str(destination))
 
 
-def _document(target: Path, statistics: Statistics, seconds: dict[str, float], peak: int) -> dict[str, Any]:
+def _document(destination: Path, statistics: Statistics, seconds: dict[str, float], peak: int) -> dict[str, Any]:
     """JSON: counts and extremes; the histograms are in the file."""
     rows = statistics.to_dict(histograms=False)
     spent = {"seconds": {stage: round(value, 4) for stage, value in seconds.items()}, "peak_rss_bytes": peak}
-    return {"schema_version": 1, "statistics": str(target)} | rows | spent | {"notes": list(statistics.notes)}
+    return {"schema_version": 1, "statistics": str(destination)} | rows | spent | {"notes": list(statistics.notes)}
 
 
 def _rows(statistics: Statistics) -> list[list[str]]:

@@ -10,6 +10,8 @@ import typer
 
 from qtool.cli import _options as opt
 from qtool.cli._output import STDOUT, Output, check_json_target, human_bytes
+from qtool.cli._summary import target_line
+from qtool.targets import DEFAULT_TARGET
 
 if TYPE_CHECKING:
     from qtool.api import Inspection
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 EXAMPLES = opt.examples(
     "qtool inspect model.onnx",
     "qtool inspect model.onnx -v",
+    "qtool inspect model.onnx --target tensorrt",
     "qtool inspect transformer.onnx --dynamic",
     "qtool inspect transformer.onnx --weight-only --weights int4",
     "qtool inspect model.onnx --json - | python -m json.tool",
@@ -26,12 +29,14 @@ EXAMPLES = opt.examples(
 def inspect(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)],
     config: opt.ConfigFile = None,
+    target: opt.Target = None,
     weights: opt.Weights = None,
     dynamic: opt.Dynamic = None,
     weight_only: opt.WeightOnly = None,
     block: opt.Block = None,
     scale_type: opt.ScaleType = None,
     matmul_nbits: opt.MatMulNBits = None,
+    prepare: opt.NoPrepare = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,
@@ -48,12 +53,14 @@ def inspect(
     inspection = api.inspect(
         model,
         config=config,
+        target=target,
         weights=weights,
         dynamic=dynamic,
         weight_only=weight_only,
         block=block,
         scale_type=scale_type,
         matmul_nbits=matmul_nbits,
+        prepare=prepare,
     )
     if json_target is not None:
         out.json(inspection.to_dict(), json_target)
@@ -80,9 +87,9 @@ def _show(out: Output, model: Path, found: Inspection) -> None:
             right=["nodes", "quantized"],
         )
     out.data("")
-    inside = found.total - len(found.nodes)
-    remark = f"; {inside} of them are inside subgraphs, which stay float" if inside else ""
-    out.data(f"{found.quantized} of {found.total} nodes would be quantized{remark}")
+    out.data(f"{found.quantized} of {found.total} nodes would be quantized")
+    if found.target != DEFAULT_TARGET:
+        out.data(f"for target {target_line(found.target)}")
     if not out.verbose:
         out.hint("-v lists every node.")
 

@@ -19,6 +19,7 @@ EXAMPLES = opt.examples(
     "qtool quantize bert.onnx --calib input_ids=ids.npy attention_mask=mask.npy",
     "qtool quantize model.onnx --stats model.stats.npz --method mse --method '/head/*=minmax'",
     "qtool quantize model.onnx --calib calib.npz --dry-run",
+    "qtool quantize model.onnx --calib calib.npz --target tensorrt",
     "qtool quantize transformer.onnx --dynamic",
     "qtool quantize model.onnx --weight-only --weights int4 --block 32",
 )
@@ -73,6 +74,7 @@ def quantize(
             rich_help_panel=opt.CALIBRATION,
         ),
     ] = None,
+    target: opt.Target = None,
     format_: Annotated[
         str | None,
         typer.Option(
@@ -127,6 +129,7 @@ def quantize(
     block: opt.Block = None,
     scale_type: opt.ScaleType = None,
     matmul_nbits: opt.MatMulNBits = None,
+    prepare: opt.NoPrepare = None,
     config: opt.ConfigFile = None,
     include: Annotated[
         list[str] | None,
@@ -213,6 +216,7 @@ def quantize(
             calib or None,
             stats=stats,
             output=output,
+            target=target,
             format=format_,
             activations=activations,
             weights=weights,
@@ -229,6 +233,7 @@ def quantize(
             block=block,
             scale_type=scale_type,
             matmul_nbits=matmul_nbits,
+            prepare=prepare,
             config=config,
             random_calib=random_calib,
             samples=samples,

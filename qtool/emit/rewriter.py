@@ -3,6 +3,8 @@
 Each quantized tensor has up to three forms in the new graph: the float value of the old graph, its codes, and its
 dequantized value. ``codes`` and ``real`` make the latter two on demand; :meth:`Rewriter.finish` sends float readers of
 a tensor that now only exists quantized to its dequantized form, under its old name.
+
+The branches of If are graphs like the top one: each has a rewriter, and all of them share names and constants.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from qtool.emit.constants import Constants, QuantizedConstant
 from qtool.emit.sink import sink_dequantizers
 from qtool.errors import ModelError
 from qtool.plan import Decision, Form, Plan
+from qtool.prepare.branches import if_branches, remove_captures
 from qtool.prepare.graph_edits import ORIGIN_KEY, NameAllocator
+from qtool.prepare.remove_dead_nodes import RemoveDeadNodesPass
 from qtool.qparams import QParams
 
 
@@ -29,18 +33,27 @@ class Rewriter(ABC):
         model: A model that may be changed: a clone of the prepared one.
         plan: A plan with parameters.
         dedicated_pairs: Give each reader its own QuantizeLinear and DequantizeLinear.
+        inside: The rewriter of the top graph, and the branch of it that this one is for.
     """
 
     format: ClassVar[str]
 
-    def __init__(self, model: ir.Model, plan: Plan, *, dedicated_pairs: bool = False) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        plan: Plan,
+        *,
+        dedicated_pairs: bool = False,
+        inside: tuple[Rewriter, ir.Graph] | None = None,
+    ) -> None:
         self.model = model
-        self.graph = model.graph
+        self.graph = model.graph if inside is None else inside[1]
         self.plan = plan
         self.dedicated_pairs = dedicated_pairs
-        self.names = NameAllocator(model)
-        self.constants = Constants(self.graph, self.names)
-        self.opset = self.graph.opset_imports[""]
+        self.names: NameAllocator = NameAllocator(model) if inside is None else inside[0].names
+        self._constants: dict[int, Constants] = {} if inside is None else inside[0]._constants
+        self.constants = self._constants_in(self.graph)
+        self.opset = model.graph.opset_imports[""]
         self._nodes = {node.name or "": node for node in self.graph}
         self._values: dict[str, ir.Value] = {v.name or "": v for v in self.graph.inputs}
         for node in self.graph:
@@ -65,29 +78,36 @@ class Rewriter(ABC):
     # -------------------------------------------------------------------------------------------------------- the whole
 
     def run(self) -> ir.Model:
-        """Rewrite every decision, then clean up. Returns the model that was given."""
-        for decision in self.plan.decisions:
+        """Rewrite every decision, in branches too, then clean up. Returns the model that was given."""
+        branches = list(if_branches(self.graph))
+        self._rewrite()
+        for branch in branches:
+            type(self)(self.model, self.plan, dedicated_pairs=self.dedicated_pairs, inside=(self, branch))._rewrite()
+        remove_captures(self.model)
+        common_passes.RemoveUnusedNodesPass()(self.model)
+        RemoveDeadNodesPass(bodies=True)(self.model)  # constants of bodies, too
+        common_passes.TopologicalSortPass()(self.model)
+        for node in self.model.graph.all_nodes():
+            node.metadata_props.pop(ORIGIN_KEY, None)
+        return self.model
+
+    def _rewrite(self) -> None:
+        """Rewrite the decisions about the nodes of one graph."""
+        decisions = [decision for decision in self.plan.decisions if decision.node in self._nodes]
+        for decision in decisions:
             if decision.form is Form.WEIGHT_ONLY and decision.op_type == "Gather":
                 self._table(decision)
             elif self.is_integer_operator(decision):
                 self.integer_operator(decision)
             else:
                 self._qdq(decision)
-        self._finish()
-        return self.model
-
-    def _finish(self) -> None:
-        for decision in self.plan.decisions:
+        for decision in decisions:
             for name in decision.outputs:
                 self._hand_over(name)
         if self._dead:
             self.graph.remove(list(self._dead), safe=True)
         if self.opset >= 21 and any(p is not None and p.dtype.name == "int8" for p in self.plan.tensors.values()):
             sink_dequantizers(self.graph, self.names)
-        common_passes.RemoveUnusedNodesPass()(self.model)
-        common_passes.TopologicalSortPass()(self.model)
-        for node in self.graph.all_nodes():
-            node.metadata_props.pop(ORIGIN_KEY, None)
 
     def _hand_over(self, name: str) -> None:
         """Send what still reads the float form of a quantized output to its dequantized form."""
@@ -247,7 +267,7 @@ class Rewriter(ABC):
         source = node.inputs[index]
         assert source is not None, "Bug: a planned weight is missing"
         assert planned.params is not None, "Bug: a planned weight without parameters"
-        return self.constants.weight(source, planned.params)
+        return self._constants_of(source).weight(source, planned.params)
 
     def bias(self, decision: Decision) -> QuantizedConstant:
         """The int32 bias of a decision."""
@@ -259,7 +279,7 @@ class Rewriter(ABC):
         assert weight is not None, "Bug: a planned weight without parameters"
         params = self.params(decision.inputs[0][1])
         rank = 2 if holder.op_type == "Add" and self._needs_a_matrix(holder, params) else 1
-        return self.constants.bias(source, params, weight, rank=rank)
+        return self._constants_of(source).bias(source, params, weight, rank=rank)
 
     def _needs_a_matrix(self, add: ir.Node, params: QParams) -> bool:
         """Whether onnxruntime (1.32) would make a Gemm of a MatMul and its Add that it then refuses to load.
@@ -271,6 +291,17 @@ class Rewriter(ABC):
         return self.opset >= 21 and params.dtype.name == "int8" and shape is not None and len(shape) >= 3
 
     # ------------------------------------------------------------------------------------------------------ small parts
+
+    def _constants_of(self, source: ir.Value) -> Constants:
+        """New constants go where the old one was, so that what several branches capture is stored once."""
+        graph = source.graph
+        assert isinstance(graph, ir.Graph), "Bug: a constant without a graph"
+        return self._constants_in(graph)
+
+    def _constants_in(self, graph: ir.Graph) -> Constants:
+        if id(graph) not in self._constants:
+            self._constants[id(graph)] = Constants(graph, self.names)
+        return self._constants[id(graph)]
 
     def new_value(self, base: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:
         """A value with a fresh name."""

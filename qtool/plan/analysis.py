@@ -10,6 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qtool.errors import ModelError
+from qtool.prepare.branches import is_capture
 
 # |c| above this is a mask that is added before a Softmax, not a value: never part of a range (emission.md 4)
 MASK_MAGNITUDE = 1e30
@@ -27,12 +28,14 @@ class Clamp:
 class Graph:
     """Read-only view of a prepared graph."""
 
-    def __init__(self, graph: ir.Graph) -> None:
+    def __init__(self, graph: ir.Graph, *, opset: int | None = None) -> None:
         self.ir = graph
-        self.opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 1))
-        self.nodes: list[ir.Node] = list(graph)
+        self.is_branch = opset is not None and not graph.opset_imports
+        # the graph of a body imports nothing
+        self.opset = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx", 1)) if opset is None else opset
+        self.nodes: list[ir.Node] = [node for node in graph if not is_capture(node)]
         self.by_name: dict[str, ir.Node] = {node.name or "": node for node in self.nodes}
-        self.values: dict[str, ir.Value] = {o.name or "": o for node in self.nodes for o in node.outputs}
+        self.values: dict[str, ir.Value] = {o.name or "": o for node in graph for o in node.outputs}
         # A Resize that could not be written without ``axes``: onnxruntime (1.32) reorders data around integer Convs,
         # all the way to every Resize, but not its axes.
         self.odd_resize: ir.Node | None = next(
@@ -139,8 +142,3 @@ class Graph:
 def dims_of(tensor: ir.TensorProtocol) -> list[int]:
     """Dimensions of a tensor (whose shape, unlike a value's, is never symbolic)."""
     return [d for d in tensor.shape if isinstance(d, int)]
-
-
-def subgraph_nodes(graph: ir.Graph) -> int:
-    """Number of nodes inside the bodies of If, Loop and Scan, at any depth."""
-    return sum(1 for node in graph.all_nodes()) - len(graph)

@@ -14,15 +14,17 @@ import onnx_ir as ir
 from qtool.calibrate.statistics import Statistics
 from qtool.config import QuantConfig
 from qtool.plan.accumulator import wrap_note
-from qtool.plan.analysis import Graph, subgraph_nodes
+from qtool.plan.analysis import Graph
+from qtool.plan.bodies import loop_skips, planned_graphs
 from qtool.plan.decide import Round, last_value
-from qtool.plan.ops import handlers
 from qtool.plan.ops.base import PlanContext
 from qtool.plan.ops.conv import multiplications, products_per_output, reason_not_to_pay
 from qtool.plan.ops.matmul import SCORES
 from qtool.plan.plan import Decision, Form, Plan, Skip
 from qtool.plan.ranges import activation_parameters, shared_groups
 from qtool.plan.selection import Selection
+from qtool.plan.spectrum import is_spectrum
+from qtool.plan.starved import is_starved
 from qtool.plan.tensor_methods import too_few_values
 from qtool.plan.weights import repair_for_bias, weight_parameters
 from qtool.qparams import QParams
@@ -59,7 +61,27 @@ def build_plan(
     Raises:
         ModelError: If a weight that would be quantized holds NaN or Inf.
     """
-    graph = Graph(model.graph)
+    return _whole([_graph_plan(graph, config, selection, statistics) for graph in planned_graphs(model)])
+
+
+def _whole(parts: list[Plan]) -> Plan:
+    """The plans of a model's graphs as one."""
+    tensors: dict[str, QParams | None] = {}
+    types: dict[str, str] = {}
+    for part in parts:
+        tensors |= part.tensors
+        types |= part.absorbed_types
+    return Plan(
+        tuple(d for part in parts for d in part.decisions),
+        tuple(s for part in parts for s in part.skips),
+        tensors,
+        sum(part.nodes for part in parts),
+        types,
+        tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+    )
+
+
+def _graph_plan(graph: Graph, config: QuantConfig, selection: Selection, statistics: Statistics | None) -> Plan:
     state = _State()
     while True:
         ctx = PlanContext(
@@ -74,7 +96,7 @@ def build_plan(
             if _has_no_other_products(ctx, current.skips):
                 state.quantize_scores = True
                 continue
-        if state.veto(_without_statistics(ctx)):
+        if state.veto(_without_statistics(ctx)) or (state.quantize_scores and state.veto(_starved(ctx))):
             continue
         decisions = [ctx.decided[id(n)] for n in graph.nodes if id(n) in ctx.decided]
         values = _quantized_values(graph, decisions)
@@ -99,9 +121,9 @@ def _plan(
 ) -> Plan:
     absorbed = {name for d in decisions for name in d.absorbed}
     ordered = tuple(skips[id(n)] for n in graph.nodes if id(n) in skips and (n.name or "") not in absorbed)
-    total = len(graph.nodes) + subgraph_nodes(graph.ir)
+    ordered += tuple(loop_skips(graph.ir))
     types = {n.name or "": n.op_type for n in graph.nodes if n.name in absorbed}
-    return Plan(tuple(decisions), ordered, tensors, total, types, tuple(notes))
+    return Plan(tuple(decisions), ordered, tensors, len(decisions) + len(types) + len(ordered), types, tuple(notes))
 
 
 def _that_do_not_pay(ctx: PlanContext) -> dict[str, str]:
@@ -114,10 +136,14 @@ def _that_do_not_pay(ctx: PlanContext) -> dict[str, str]:
     total = _total_multiplications(ctx)
     for node in ctx.graph.nodes:
         decision = ctx.decided.get(id(node))
-        if decision is None or not handlers()[node.op_type].output_always_quantized:
+        if decision is None or not ctx.writes_codes(node):
             continue
         value = last_value(ctx.graph, node, decision)
-        why = None if ctx.is_wanted(value) or value.is_graph_output() else reason_not_to_pay(node, ctx, total)
+        if ctx.is_wanted(value) or value.is_graph_output():
+            continue
+        why = reason_not_to_pay(node, ctx, total)
+        if is_spectrum(ctx.graph, value) and not ctx.selection.names(node):
+            why = "its output is squared: a spectrum spans more than 8 bits hold; --include quantizes it all the same"
         if why is not None:
             found[node.name or ""] = why
     return found
@@ -132,18 +158,44 @@ def _has_no_other_products(ctx: PlanContext, skips: Mapping[int, Skip]) -> bool:
 
 def _without_statistics(ctx: PlanContext) -> dict[str, str]:
     """Decisions to take back because no range can be had for a tensor, with the reason."""
-    if ctx.statistics is None:
-        return {}
     decided = [ctx.decided[id(n)] for n in ctx.graph.nodes if id(n) in ctx.decided]
-    reasons = {d.node: _why_without_range(ctx.statistics, d) for d in decided}
+    reasons = {d.node: _why_without_range(ctx, d) for d in decided}
     return {name: why for name, why in reasons.items() if why is not None}
 
 
-def _why_without_range(statistics: Statistics, decision: Decision) -> str | None:
+def _starved(ctx: PlanContext) -> dict[str, str]:
+    """Products of attention to take back: one of their factors would lose most of its values, with the reason.
+
+    A key or value that a mask hides may be of any size, and attention may be spread over more keys than there are codes
+    below 1.
+    """
+    if ctx.statistics is None:
+        return {}
+    found: dict[str, str] = {}
+    steps = ctx.activation_dtype.qmax - ctx.activation_dtype.qmin
+    for node in ctx.graph.nodes:
+        decision = ctx.decided.get(id(node))
+        if decision is None or decision.form is not Form.OPERATOR or decision.weights:
+            continue
+        for _, name in decision.inputs:
+            seen, value = ctx.statistics[name], ctx.graph.values.get(name)
+            producer = value.producer() if value is not None else None
+            softmax = producer is not None and producer.op_type == "Softmax"
+            low, high = (0.0, 1.0) if softmax else (seen.minimum, seen.maximum)
+            if is_starved(seen, low, high, steps):
+                found[node.name or ""] = f"'{name}' spans so much that most of its values would become 0"
+    return found
+
+
+def _why_without_range(ctx: PlanContext, decision: Decision) -> str | None:
+    if ctx.statistics is None:
+        return None
     for name in [*(t for _, t in decision.inputs), *decision.outputs]:
-        seen = statistics.get(name)
+        seen = ctx.statistics.get(name)
         if seen is None or seen.count == 0:
             return f"'{name}' was never produced by the calibration data"
+        if ctx.graph.is_branch and ctx.graph.values[name].dtype is None:
+            return f"the type of '{name}', inside a branch, is not known"
         if seen.pos_inf or seen.neg_inf:
             return f"'{name}' holds infinities, which no range can hold"
         if seen.finite == 0:
@@ -166,7 +218,7 @@ def _quantized_values(graph: Graph, decisions: list[Decision]) -> dict[str, ir.V
     """The activations that some decision reads or writes quantized, in graph order."""
     names = {t for d in decisions for _, t in d.inputs} | {t for d in decisions for t in d.outputs}
     ordered: dict[str, ir.Value] = {}
-    for value in [*graph.ir.inputs, *(o for node in graph.nodes for o in node.outputs)]:
+    for value in [*graph.ir.inputs, *(o for node in graph.ir for o in node.outputs)]:
         if value.name in names:
             ordered[value.name or ""] = value
     assert len(ordered) == len(names), "Bug: a decision names a tensor that is not in the graph"
@@ -216,7 +268,7 @@ def _with_weights(
                 ctx.graph,
                 weights=ctx.weight_dtype,
                 activations=ctx.activation_dtype,
-                per_channel=ctx.config.per_channel,
+                per_channel=ctx.config.per_channel and node.op_type not in ctx.target.per_tensor_weights,
                 symmetric=ctx.config.symmetric_activations,
             )
             weights.append(replace(weight, params=params))

@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from qtool.calibrate.wanted import Wanted
 from qtool.plan.analysis import Graph, dims_of
+from qtool.plan.bodies import planned_graphs, planned_values
 from qtool.plan.pointwise import unseen_below
 
 # How much more the squared error of a clipped value counts, by what reads it. Values that are clipped lie on the same
@@ -63,17 +64,16 @@ def wanted_of(model: ir.Model, tensors: Iterable[str]) -> list[Wanted]:
 
     Args:
         model: A prepared model; it is only read.
-        tensors: Names of inputs and node outputs of its graph; other names get no channels.
+        tensors: Names of inputs and node outputs of its graph and of the branches of If; other names get no channels.
     """
-    graph = Graph(model.graph)
-    values = {v.name or "": v for v in model.graph.inputs} | graph.values
-    maxima = _only_maxima(graph)
+    values = planned_values(model)
+    maxima = frozenset[str]().union(*(_only_maxima(graph) for graph in planned_graphs(model)))
     found = []
     for name in tensors:
-        value = values.get(name)
-        if value is None:
+        if name not in values:
             found.append(Wanted(name))
             continue
+        graph, value = values[name]
         axis, energy = _channels(graph, value)
         weight = math.inf if name in maxima else _clip_weight(graph, value)
         found.append(Wanted(name, axis, energy, weight, unseen_below(graph, value), _coherence(graph, value)))

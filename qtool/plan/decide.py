@@ -20,6 +20,7 @@ from qtool.plan.ops.clamp import ClampHandler
 from qtool.plan.ops.movers import MoverHandler
 from qtool.plan.ops.reasons import reason
 from qtool.plan.ops.rescale import absorbing_producer, rescale_factor
+from qtool.plan.ops.residual import residual_branch
 from qtool.plan.plan import Decision, Form, Skip
 
 
@@ -46,6 +47,7 @@ class Round:
         """Decide."""
         for node in self.ctx.graph.nodes:
             self._first_look(node)
+        self._decide_residuals()
         for node in self._follow:
             if id(node) not in self.ctx.absorbed and handlers()[node.op_type].passes_native(node, self.ctx):
                 self.ctx.native.update(o.name or "" for o in node.outputs)
@@ -75,6 +77,8 @@ class Round:
             self.skips[id(node)] = skip(node, text, expected=expected)
         elif why is not None:
             self.skips[id(node)] = skip(node, why)
+        elif node.op_type in ctx.target.left_float:
+            self.skips[id(node)] = skip(node, ctx.target.left_float[node.op_type])
         elif handler.phase is Phase.FOLLOW:
             self._follow.append(node)
         else:
@@ -84,13 +88,23 @@ class Round:
             if isinstance(answer, Skip):
                 self.skips[id(node)] = answer
                 return
-            if handler.output_always_quantized:
+            if not ctx.target.int32_bias:
+                answer = replace(answer, bias=None)
+            if ctx.writes_codes(node):
                 answer = _with_output(ctx, node, answer, node.outputs[0])
                 ctx.native.update(answer.outputs)
             for name in answer.absorbed:
                 ctx.absorbed[id(ctx.graph.by_name[name])] = node
             ctx.read_by_products.update(tensor for _, tensor in answer.inputs)
             self._accept(node, answer)
+
+    def _decide_residuals(self) -> None:
+        """Quantize skip connections where the target adds them inside of a Conv."""
+        for node in list(self._follow) if self.ctx.target.quantized_residuals else ():
+            decision = residual_branch(node, self.ctx)
+            if decision is not None:
+                self._follow.remove(node)
+                self._accept(node, decision)
 
     def _decide_follower(self, node: ir.Node) -> None:
         answer = handlers()[node.op_type].plan(node, self.ctx)

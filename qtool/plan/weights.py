@@ -11,6 +11,7 @@ from qtool.dtypes import QDType
 from qtool.granularity import Granularity, PerAxis, PerTensor
 from qtool.plan.analysis import Graph
 from qtool.plan.plan import Plan, WeightPlan
+from qtool.prepare.graph_edits import all_graphs
 from qtool.qparams import QParams, activation_qparams, symmetric_qparams
 
 # the other half of int32 is for the products that are added to it: their sum must not wrap around
@@ -50,12 +51,13 @@ def check_finite(model: ir.Model, plan: Plan) -> None:
         ModelError: If one holds a NaN or an infinity; the message names it and the first index.
     """
     graph = Graph(model.graph)
+    nodes = {node.name or "": node for one in all_graphs(model) for node in one}
     for decision in plan.decisions:
         operands = [(decision.node, weight.index) for weight in decision.weights]
         if decision.bias is not None:
             operands.append((decision.bias.node, decision.bias.index))
         for name, index in operands:
-            value = graph.by_name[name].inputs[index]
+            value = nodes[name].inputs[index]
             assert value is not None, "Bug: a planned operand is missing"
             graph.weight(value)
 

@@ -1,6 +1,6 @@
 """Remove Identity, Cast and CastLike to the type that is there, and Dropout in inference mode.
 
-Scope: the top graph (a body that captures such an output reads the input instead).
+A body that captures such an output reads the input instead. Scope: the top graph, and bodies on request.
 """
 
 from __future__ import annotations
@@ -22,8 +22,13 @@ class EliminateIdentityPass(PreparePass):
         return f"removed {plural(self.count, 'identity node')}"
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Walk the top graph once."""
-        graph, before = model.graph, self.count
+        """Walk each graph once."""
+        before = self.count
+        for graph in self.scope(model):
+            self._eliminate(graph)
+        return ir.passes.PassResult(model, modified=self.count > before)
+
+    def _eliminate(self, graph: ir.Graph) -> None:
         for node in graph:
             source = input_at(node, 0)
             if source is None or not _is_identity(node):
@@ -38,7 +43,6 @@ class EliminateIdentityPass(PreparePass):
                 output.replace_all_uses_with(source)
             graph.remove(node, safe=True)
             self.count += 1
-        return ir.passes.PassResult(model, modified=self.count > before)
 
 
 def _is_identity(node: ir.Node) -> bool:

@@ -3,7 +3,8 @@
     y = (conv(x, W) + b - mean) * f + beta  with  f = scale / sqrt(var + epsilon)
       = conv(x, W * f) + ((b - mean) * f + beta)
 
-computed in float64 and rounded once to the weight's type. Scope: the top graph.
+computed in float64 and rounded once to the weight's type. Scope: the top graph, and bodies on
+request.
 """
 
 from __future__ import annotations

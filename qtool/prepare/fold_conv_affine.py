@@ -1,7 +1,7 @@
 """Fold Add, Sub, Mul and Div by a per-channel constant into the convolution in front of them.
 
 Exporters of some frameworks write a convolution's bias as an Add of a (1, C, 1, 1) constant, and an unfused
-BatchNormalization as Mul and Add. Scope: the top graph.
+BatchNormalization as Mul and Add. Scope: the top graph, and bodies on request.
 """
 
 from __future__ import annotations

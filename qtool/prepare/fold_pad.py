@@ -1,6 +1,7 @@
 """Fold a Pad with zeros into the pads of the convolution behind it: exact, and one pass over memory less.
 
-Pools are not touched: MaxPool pads with -inf, and AveragePool may leave pads out of the mean. Scope: the top graph.
+Pools are not touched: MaxPool pads with -inf, and AveragePool may leave pads out of the mean. Scope: the top graph,
+and bodies on request.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ class FoldPadPass(PreparePass):
         return f"folded {plural(self.count, 'Pad')} into convolution pads"
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Walk the top graph once; pads behind pads are taken one after the other."""
+        """Walk each graph once; pads behind pads are taken one after the other."""
         before = self.count
-        for node in model.graph:
-            while is_onnx_op(node, "Conv") and self._fold(node, model.graph):
-                self.count += 1
+        for graph in self.scope(model):
+            for node in graph:
+                while is_onnx_op(node, "Conv") and self._fold(node, graph):
+                    self.count += 1
         return ir.passes.PassResult(model, modified=self.count > before)
 
     @staticmethod

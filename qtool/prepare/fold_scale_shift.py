@@ -51,13 +51,14 @@ class FoldIntoWeightsPass(PreparePass):
         """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Walk the top graph once; a chain behind one operator is folded link by link."""
+        """Walk each graph once; a chain behind one operator is folded link by link."""
         names, before = NameAllocator(model), self.count
-        for node in model.graph:
-            if not is_onnx_op(node, *self.operators):
-                continue
-            while self._fold(node, model.graph, names):
-                self.count += 1
+        for graph in self.scope(model):
+            for node in graph:
+                if not is_onnx_op(node, *self.operators):
+                    continue
+                while self._fold(node, graph, names):
+                    self.count += 1
         return ir.passes.PassResult(model, modified=self.count > before)
 
     def _fold(self, node: ir.Node, graph: ir.Graph, names: NameAllocator) -> bool:

@@ -1,15 +1,18 @@
 """Replace the model's remarks on types and shapes of inner values by inferred ones.
 
 A ``value_info`` is a remark that nothing checks: exporters and rewriters leave entries of the wrong rank behind, and
-a planner that believes them picks the wrong axis. Scope: the top graph.
+a planner that believes them picks the wrong axis. Scope: the top graph, and on request the branches of If: what the
+body of a Loop hands on may change its shape from turn to turn.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
+from qtool.prepare.branches import if_branches
 from qtool.prepare.graph_edits import PreparePass
 from qtool.prepare.light_proto import light_proto
 
@@ -26,8 +29,8 @@ class InferShapesPass(PreparePass):
     values then keep their element type and have no shape.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, bodies: bool = False) -> None:
+        super().__init__(bodies=bodies)
         self._failure: str | None = None
 
     @property
@@ -37,9 +40,9 @@ class InferShapesPass(PreparePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Infer on a copy without weights; always counts as modified."""
-        graph = model.graph
+        graphs = [model.graph, *(if_branches(model.graph) if self._bodies else ())]
         remarks: dict[str, ir.TypeProtocol | None] = {}
-        for node in graph:
+        for node in (node for graph in graphs for node in graph):
             if node.domain != "":
                 continue
             for value in node.outputs:
@@ -48,7 +51,7 @@ class InferShapesPass(PreparePass):
                 remarks[value.name] = value.type
                 value.type, value.shape = None, None
         inferred = self._infer(model)
-        for node in graph:
+        for node in (node for graph in graphs for node in graph):
             for value in node.outputs:
                 info = inferred.get(value.name or "")
                 if value.is_graph_output():
@@ -73,10 +76,19 @@ class InferShapesPass(PreparePass):
             self._failure = f"shape inference failed ({str(error).splitlines()[0][:120]}); inner shapes are unknown"
             return {}
         result: dict[str, tuple[ir.TypeProtocol, ir.Shape | None]] = {}
-        for info in (*proto.graph.value_info, *proto.graph.output):
+        graphs = _graphs_of(proto.graph) if self._bodies else [proto.graph]
+        for info in (info for graph in graphs for info in (*graph.value_info, *graph.output)):
             if info.type.WhichOneof("value") == "tensor_type" and info.type.tensor_type.elem_type:
                 result[info.name] = (_type_of(info), _shape_of(info))
         return result
+
+
+def _graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph, then the branches of its Ifs and of those inside them."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute if node.op_type == "If" else ():
+            yield from _graphs_of(attribute.g)
 
 
 def _type_of(info: onnx.ValueInfoProto) -> ir.TypeProtocol:

@@ -1,6 +1,8 @@
-"""Replace calls of the model's local functions by their bodies, so that the top graph shows every operator."""
+"""Replace calls of the model's local functions by their bodies, where that is the only way to what is inside."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterable
 
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
@@ -9,15 +11,20 @@ from qtool.prepare.graph_edits import PreparePass, all_graphs, origin_of, plural
 
 
 class InlineFunctionsPass(PreparePass):
-    """Inline all local function calls; each resulting node stands for the user's call node.
+    """Inline calls of local functions; each resulting node stands for the user's call node.
+
+    Args:
+        wanted: Operators of ``ai.onnx``; functions that hold none of them, at any depth, stay, and so do their calls.
+            None inlines all.
 
     Functions that nobody calls stay. If a call cannot be inlined (another opset than the model's, a recursive
     function, a body as argument), all calls stay as they are and the reason is reported: an unknown operator is left
     float.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Collection[str] | None = None) -> None:
         super().__init__()
+        self._wanted = wanted
         self._refusal: str | None = None
 
     @property
@@ -32,17 +39,18 @@ class InlineFunctionsPass(PreparePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Check first, on the functions' own declarations: the inliner stops half-way when it meets an obstacle."""
         functions = model.functions
-        calls = [node for graph in all_graphs(model) for node in graph if node.op_identifier() in functions]
+        chosen = [key for key in functions if self._wanted is None or _holds(key, model, self._wanted, set())]
+        calls = [node for graph in all_graphs(model) for node in graph if node.op_identifier() in chosen]
         if not calls:
             return ir.passes.PassResult(model, modified=False)
-        obstacle = self._obstacle(model)
+        obstacle = self._obstacle(model, [model.functions[key] for key in chosen])
         if obstacle is not None:
             self._refusal = f"left {plural(len(calls), 'call')} of local functions as they are: {obstacle}"
             return ir.passes.PassResult(model, modified=False)
         for node in calls:
             # Written out even when it is the node's own name: the inlined nodes inherit it.
             set_origin(node, origin_of(node), always=True)
-        InlinePass()(model)
+        InlinePass(criteria=lambda function: function.identifier() in chosen)(model)
         for graph in all_graphs(model):
             for node in graph:
                 set_origin(node, origin_of(node))
@@ -50,12 +58,12 @@ class InlineFunctionsPass(PreparePass):
         return ir.passes.PassResult(model, modified=True)
 
     @staticmethod
-    def _obstacle(model: ir.Model) -> str | None:
+    def _obstacle(model: ir.Model, chosen: Iterable[ir.Function]) -> str | None:
         try:
             InlinePass().requires(model)
         except ir.passes.PreconditionError as error:
             return str(error).splitlines()[0]
-        for function in model.functions.values():
+        for function in chosen:
             for domain, version in function.opset_imports.items():
                 have = model.opset_imports.get(domain, version)
                 if have != version:
@@ -63,3 +71,19 @@ class InlineFunctionsPass(PreparePass):
             if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in function.attributes.values()):
                 return f"function '{function.name}' takes a graph as an argument"
         return None
+
+
+def _holds(
+    key: ir.OperatorIdentifier, model: ir.Model, wanted: Collection[str], seen: set[ir.OperatorIdentifier]
+) -> bool:
+    """Whether a function, or one that it calls, holds one of the operators, in bodies too."""
+    if key in seen:
+        return False  # a recursive function is refused later
+    seen.add(key)
+    for node in model.functions[key].all_nodes():
+        if node.op_identifier() in model.functions:
+            if _holds(node.op_identifier(), model, wanted, seen):
+                return True
+        elif node.domain == "" and node.op_type in wanted:
+            return True
+    return False

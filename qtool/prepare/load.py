@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from qtool.errors import ModelError
+from qtool.prepare.graph_edits import bodies
 from qtool.runtime.paths import is_utf8
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 _PROTOBUF_LIMIT = 2**31
 _LFS_POINTER = b"version https://git-lfs"
+
+SORTED_KEY = "qtool.sorted"  # in the meta of a model whose nodes were not in order
 
 # The field of TensorProto that holds one element per entry; packed types are left to the decoder.
 _TYPED_FIELDS = {
@@ -84,8 +87,8 @@ def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir
     if not isinstance(model, ir.Model):
         _check_tensor_sizes(loaded, subject)
     _check_graph(loaded, subject)
-    if loaded is not model and not _is_sorted(loaded.graph):
-        loaded.graph.sort()
+    if loaded is not model and not _is_sorted(loaded.graph, set()):
+        _sort(loaded, subject)
     return loaded
 
 
@@ -326,10 +329,24 @@ def _is_dangling(value: ir.Value) -> bool:
     return value.producer() is None and not value.is_graph_input() and not value.is_initializer()
 
 
-def _is_sorted(graph: ir.Graph) -> bool:
-    seen: set[ir.Node] = set()
+def _is_sorted(graph: ir.Graph, seen: set[ir.Node]) -> bool:
+    """Whether every node comes behind those that make what it reads, what its bodies capture included."""
     for node in graph:
-        if any(producer.graph is graph and producer not in seen for producer in node.predecessors()):
+        producers = [value.producer() for value in node.inputs if value is not None]
+        if any(producer is not None and producer not in seen for producer in producers):
+            return False
+        if not all(_is_sorted(body, seen) for _, body in bodies(node)):
             return False
         seen.add(node)
     return True
+
+
+def _sort(model: ir.Model, subject: str) -> None:
+    """Bring the nodes into an order that computes; runtimes refuse a file that has none."""
+    try:
+        model.graph.sort()
+    except ValueError as error:
+        raise ModelError(
+            f"{subject} is not valid: its nodes form a cycle, so that none of them can be first."
+        ) from error
+    model.meta[SORTED_KEY] = True

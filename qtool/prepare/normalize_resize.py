@@ -1,7 +1,8 @@
 """Write a Resize of some axes as a Resize of all: scales of 1, or the other axes' own sizes.
 
 The two are the same function. onnxruntime (1.32) moves every Resize near an integer Conv to channels-last order, and
-leaves ``axes`` as they were: such a model does not load, or resizes the wrong axes. Scope: the top graph.
+leaves ``axes`` as they were: such a model does not load, or resizes the wrong axes. Scope: the top graph, and bodies
+on request.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ class NormalizeResizePass(PreparePass):
         return f"wrote {plural(self.count, 'Resize')} without 'axes'"
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Walk the top graph once."""
+        """Walk each graph once."""
         names, before = NameAllocator(model), self.count
-        for node in model.graph:
-            if is_onnx_op(node, "Resize") and "axes" in node.attributes and _Resize(node, model.graph, names).rewrite():
-                self.count += 1
+        for graph in self.scope(model):
+            for node in graph:
+                if is_onnx_op(node, "Resize") and "axes" in node.attributes and _Resize(node, graph, names).rewrite():
+                    self.count += 1
         return ir.passes.PassResult(model, modified=self.count > before)
 
 

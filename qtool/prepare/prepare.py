@@ -6,7 +6,7 @@ before the folds, dead branches before anything looks at a weight.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -22,8 +22,11 @@ from qtool.prepare.hide_initializer_inputs import HideInitializerInputsPass
 from qtool.prepare.infer_shapes import InferShapesPass
 from qtool.prepare.inline_functions import InlineFunctionsPass
 from qtool.prepare.lift_constants import LiftConstantsPass
+from qtool.prepare.load import SORTED_KEY
 from qtool.prepare.load_attribute_tensors import LoadAttributeTensorsPass
+from qtool.prepare.localize_captures import LocalizeCapturesPass
 from qtool.prepare.lower_opset import LowerOpsetPass
+from qtool.prepare.merge_clamps import MergeClampsPass
 from qtool.prepare.merge_opset_imports import MergeOpsetImportsPass
 from qtool.prepare.name_nodes import NameNodesPass
 from qtool.prepare.normalize_gemm import NormalizeGemmPass
@@ -31,6 +34,7 @@ from qtool.prepare.normalize_pool import NormalizePoolPass
 from qtool.prepare.normalize_resize import NormalizeResizePass
 from qtool.prepare.raise_opset import RaiseOpsetPass
 from qtool.prepare.remove_dead_nodes import RemoveDeadNodesPass
+from qtool.prepare.share_constants import ShareConstantsPass
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,15 @@ class Prepared:
 
 
 def prepare(
-    model: ir.Model, *, min_opset: int, min_ir: int, max_opset: int | None = None, bodies: bool = False
+    model: ir.Model,
+    *,
+    min_opset: int,
+    min_ir: int,
+    max_opset: int | None = None,
+    bodies: bool = False,
+    captures: bool = False,
+    optional: bool = True,
+    inline: Collection[str] | None = None,
 ) -> Prepared:
     """Normalize a copy of the model.
 
@@ -79,8 +91,17 @@ def prepare(
         min_opset: The lowest ``ai.onnx`` opset of the result; a higher one is kept.
         min_ir: The lowest IR version of the result; a higher one is kept.
         max_opset: The highest ``ai.onnx`` opset of the result; None for no limit.
-        bodies: Whether constants and Gemms in the bodies of If, Loop and Scan are normalized, too, and their nodes get
-            names of their own: for plans that quantize inside them.
+        bodies: Whether the bodies of If, Loop and Scan are brought into form, too, and their nodes and values get names
+            of their own: for plans that quantize inside them.
+        captures: Whether the branches of If get values of their own for what they capture: for plans that need ranges
+            of activations inside them.
+        optional: Whether passes run that only make the graph smaller or better to quantize: constants are evaluated
+            and folded into weights, identities and dead nodes go, calls of local functions are inlined, Gemms are
+            normalized. What a plan cannot do without runs anyway: names, one opset import per domain, constants as
+            initializers, the opset and IR version that quantized operators need, inferred shapes, and the forms of
+            pools and Resize that the runtime takes.
+        inline: Operators of ``ai.onnx`` for whose sake a call of a local function is inlined, where the function holds
+            one; None for all calls. Where the opset changes, all calls are: functions cannot be converted.
 
     Raises:
         ModelError: If the model cannot be copied.
@@ -107,22 +128,32 @@ def prepare(
         return any(modified)
 
     lift, dead = LiftConstantsPass(bodies=bodies), RemoveDeadNodesPass(bodies=bodies)
-    run(MergeOpsetImportsPass(), InlineFunctionsPass(), HideInitializerInputsPass(), lift, LoadAttributeTensorsPass())
-    run(InferShapesPass())
+    shapes = InferShapesPass(bodies=bodies)
+    run(MergeOpsetImportsPass())
+    if optional:
+        given = copy.graph.opset_imports.get("", min_opset)
+        kept = min_opset <= given <= (given if max_opset is None else max_opset)
+        run(InlineFunctionsPass(inline if kept else None))
+    run(HideInitializerInputsPass(), lift, LoadAttributeTensorsPass(), shapes)
     obstacle = None
     try:
         if max_opset is not None:
             run(LowerOpsetPass(max_opset=max_opset))
-        run(RaiseOpsetPass(min_opset=min_opset, min_ir=min_ir), lift)
+        if run(RaiseOpsetPass(min_opset=min_opset, min_ir=min_ir)):
+            run(lift, *([naming] if bodies else []))  # the converter adds nodes to bodies
     except ModelError as error:
         obstacle = error
-    run(dead, EliminateIdentityPass(), FoldConstantsPass(bodies=bodies), dead, InferShapesPass())
-    folds = (FoldBatchNormPass(), FoldConvMulPass(), FoldConvAddPass())
-    while run(*folds):
-        pass
-    gemm = NormalizeGemmPass(bodies=bodies)
-    run(FoldPadPass(), gemm, NormalizePoolPass(), NormalizeResizePass(), dead, InferShapesPass())
-    actions = dict.fromkeys(line for step in passes for line in step.actions)
+    if optional:
+        run(dead, EliminateIdentityPass(bodies=bodies), FoldConstantsPass(bodies=bodies), dead, shapes)
+        folds = (FoldBatchNormPass(bodies=bodies), FoldConvMulPass(bodies=bodies), FoldConvAddPass(bodies=bodies))
+        while run(*folds):
+            pass
+        run(FoldPadPass(bodies=bodies), MergeClampsPass(bodies=bodies), NormalizeGemmPass(bodies=bodies))
+        run(*([ShareConstantsPass()] if bodies else []))
+    run(NormalizePoolPass(bodies=bodies), NormalizeResizePass(bodies=bodies), *([dead] if optional else []))
+    run(*([LocalizeCapturesPass()] if captures else []), shapes)
+    actions = dict.fromkeys(["put the nodes in order"] if SORTED_KEY in model.meta else [])
+    actions |= dict.fromkeys(line for step in passes for line in step.actions)
     return Prepared(copy, source_nodes, tuple(actions), obstacle)
 
 

@@ -209,14 +209,19 @@ def float_reason(product: Product, view: GraphView) -> str | None:
             return "alpha and beta are not both 1"
         if attribute_of(node, "transA", 0):
             return "transA is 1"
-        if len(node.input) > 2 and node.input[2] and view.codes_of(node.input[2]) is None:
+        if _float_bias(node, view) and view.quantized_by(node.output[0]) is None:
             return "its bias is float; expected int32 through DequantizeLinear"
     return None
 
 
+def _float_bias(node: onnx.NodeProto, view: GraphView) -> bool:
+    """Whether a bias is neither int32 nor, where a QuantizeLinear follows, a constant that onnxruntime quantizes."""
+    return len(node.input) > 2 and bool(node.input[2]) and view.codes_of(node.input[2]) is None
+
+
 def _reason_of_conv(node: onnx.NodeProto, view: GraphView) -> str | None:
-    if len(node.input) > 2 and node.input[2] and view.codes_of(node.input[2]) is None:
-        return "its bias is float; expected int32 through DequantizeLinear"
+    if _float_bias(node, view) and node.input[2] not in view.tensors:
+        return "its bias is computed; expected int32 through DequantizeLinear"
     quantize = view.quantized_by(node.output[0])
     if quantize is None:
         return "no QuantizeLinear takes its output alone"

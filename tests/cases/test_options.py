@@ -286,9 +286,9 @@ def test_every_setting_can_come_from_a_file(work):
     weights_only = {"weight_only": "true", "weights": '"uint8"', "block": "16"}
     modes = [
         values,
-        {"dynamic": "true", "weights": '"uint8"'},
+        {"dynamic": "true", "weights": '"uint8"', "target": '"ort-arm"'},
         weights_only | {"matmul_nbits": "true"},
-        weights_only | {"weights": '"float4e2m1"', "scale_type": '"float8e8m0"'},
+        weights_only | {"weights": '"float4e2m1"', "scale_type": '"float8e8m0"', "prepare": "false"},
     ]
     assert {name for mode in modes for name in mode} == {field.name for field in fields(QuantConfig)}
     default = QuantConfig()

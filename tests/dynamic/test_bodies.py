@@ -12,7 +12,7 @@ import pytest
 import qtool
 from qtool import api
 from qtool.signal import sqnr_db
-from tests.dynamic.support import all_nodes, dynamic
+from tests.dynamic.support import dynamic
 from tests.models import build, normal, run
 
 # the weight of then_branch is a Constant node, that of else_branch is captured; a name stands for two nodes
@@ -90,14 +90,6 @@ def test_a_weight_that_a_body_computes_from_constants():
     done = dynamic(build(text, {"w": normal(6, 8), "v": normal(8, 6)}), {"c": np.asarray(True), "x": normal(4, 8)})
     assert done.ops["MatMulInteger"] == 2
     assert not done.ops["Transpose"]
-
-
-def test_static_mode_leaves_bodies_as_they_are():
-    """Names, Constants and all: only dynamic mode asks for them."""
-    model = model_with_if()
-    prepared = qtool.quantize(model, random_calib=1, allow_empty=True).model
-    assert prepared is not None
-    assert [n.name for n in all_nodes(prepared.graph)].count("product") == 2
 
 
 @pytest.mark.skipif(not os.environ.get("QTOOL_ZOO"), reason="no model zoo (set QTOOL_ZOO)")

@@ -179,8 +179,10 @@ def test_new_nan_always_fails() -> None:
     )
     assert report.outputs[0].new_nan == 2
     assert report.notes == ("Output 'y': 1 of 6 values are NaN in the float model.",)
-    line = "Output 'y': 2 of 6 values are NaN in the quantized model and not in the float model, "
+    line = (
+        "Output 'y': 2 of 6 values are NaN in the quantized model and not in the float model, "
         "and 1 more are NaN in both."
+    )
     assert report.failures == (line,)
     assert check(report, ()) == (line,)
     assert math.isnan(report.outputs[0].values["sqnr"] or 0)
@@ -345,5 +347,5 @@ def test_what_no_engine_takes_has_no_hint() -> None:
     with pytest.raises(ModelError) as caught:
         compare(reference, b"nonsense", samples)
     assert caught.value.hint is None
-    with pytest.raises(ConfigError, match=r"^Unknown engine 'tvm'; expected one of ort, spec\.$"):
+    with pytest.raises(ConfigError, match=r"^Unknown engine 'tvm'; expected one of ort, spec, spec-avx2\.$"):
         compare(reference, reference, samples, engine="tvm")

@@ -21,6 +21,7 @@ from qtool.plan.ops.base import Phase
 from qtool.plan.ranges import fixed_range, shared_groups
 from qtool.prepare.load import load_model
 from qtool.prepare.prepare import prepare
+from tests.fusion import check_fusion
 from tests.models import FORMATS, Arrays, build, normal, quantize_and_check, run
 
 NONE = Selection(QuantConfig(), [])
@@ -29,7 +30,7 @@ NONE = Selection(QuantConfig(), [])
 def plan_of(model: onnx.ModelProto, samples: Arrays | None = None, **options: object) -> Plan:
     """The plan of a model: before calibration, or with statistics of ``samples``."""
     config = QuantConfig().with_options(**options)
-    prepared = prepare(load_model(model), min_opset=13, min_ir=7)
+    prepared = prepare(load_model(model), min_opset=13, min_ir=7, bodies=True, captures=True)
     selection = Selection(config, [(n.name, n.op_type) for n in prepared.source_nodes])
     plan = build_plan(prepared.model, config, selection)
     if samples is None:
@@ -100,7 +101,7 @@ def test_the_model_is_only_read():
     assert ir.to_proto(prepared.model).SerializeToString(deterministic=True) == before
 
 
-def test_nodes_inside_subgraphs_are_counted_and_stay_float():
+def test_branches_of_if_are_planned_with_values_of_their_own_for_what_they_capture():
     model = build(
         """m (float[N,4] x, bool c) => (float[N,4] y) {
             [mm] h = MatMul(x, w)
@@ -111,9 +112,34 @@ def test_nodes_inside_subgraphs_are_counted_and_stay_float():
     )
     plan = plan_of(model)
     assert plan.nodes == 4
-    assert [d.node for d in plan.decisions] == ["mm"]
+    assert [d.node for d in plan.decisions] == ["mm", "inner"]
     assert plan.decisions[0].outputs == ()  # the subgraphs read its float result
-    assert plan.skips == (Skip("if", "If", "the nodes inside its subgraphs stay float", expected=False),)
+    assert plan.decisions[1].inputs == ((0, "h_captured"),)
+    assert [(s.op_type, s.reason) for s in plan.skips] == [
+        ("If", "the nodes inside its subgraphs are decided one by one"),
+        ("Identity", "no quantized operator reads its output"),
+    ]
+
+
+def test_nodes_in_the_body_of_a_loop_are_counted_and_stay_float():
+    model = build(
+        """m (int64 n, float[4,4] x) => (float[4,4] y) {
+            t = Constant<value = bool {1}>()
+            [loop] y = Loop(n, t, x) <body = l (int64 i, bool go, float[4,4] s) => (bool go_on, float[4,4] next) {
+                go_on = Identity(go)
+                [inner] next = MatMul(s, w)
+            }>
+        }""",
+        {"w": normal(4, 4)},
+    )
+    plan = plan_of(model)
+    assert (plan.nodes, plan.decisions) == (3, ())
+    why = "it is inside the body of a Loop, whose activations are not calibrated"
+    assert [(s.op_type, s.reason, s.expected) for s in plan.skips] == [
+        ("Loop", "the nodes inside its subgraphs stay float", False),
+        ("Identity", why, True),
+        ("MatMul", why, False),
+    ]
 
 
 # -------------------------------------------------------------------------------------------- reasons, and the fixpoint
@@ -485,6 +511,7 @@ def test_an_operator_between_two_quantized_ones(op, activations, form):
         n for d in checked.result.plan.decisions for n in d.absorbed
     }
     assert {"first", "last"} <= names
+    check_fusion(checked.result, checked.model)
     if op != "Identity":  # which prepare removes
         assert "op" in names
     assert checked.sqnr() >= 24

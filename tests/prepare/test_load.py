@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+import qtool
 from qtool.errors import ModelError
 from qtool.prepare import describe_source, load_model
 
@@ -157,6 +158,29 @@ def test_nodes_out_of_order_are_sorted(build):
     del model.graph.node[:]
     model.graph.node.extend(reversed(nodes))
     assert [n.op_type for n in load_model(model).graph] == ["Relu", "Neg"]
+
+
+CAPTURE = """g (float[2,4] x, bool c) => (float[2,4] y) {
+    y = If(c) <then_branch = t () => (float[2,4] a) { a = Neg(h) }, else_branch = e () => (float[2,4] b) { b = Abs(h) }>
+    h = MatMul(x, w)
+}"""
+
+
+def test_what_a_body_captures_comes_before_it(build, tmp_path):
+    """onnxruntime refuses the file; the result is compared with the model in order."""
+    model = build(CAPTURE, {"w": np.eye(4, dtype=np.float32)})
+    assert [n.op_type for n in load_model(model).graph] == ["MatMul", "If"]
+    onnx.save(model, tmp_path / "m.onnx")
+    data = {"x": np.ones((2, 4), np.float32), "c": np.asarray(True)}
+    result = qtool.quantize(tmp_path / "m.onnx", [data])
+    assert "put the nodes in order" in result.actions
+    assert result.quantized == 1
+    assert result.sqnr_db["y"] > 40
+
+
+def test_a_cycle_is_an_error(build):
+    model = build("g (float[2] x) => (float[2] y) { a = Add(x, b) b = Neg(a) y = Neg(b) }")
+    refused(model, "its nodes form a cycle")
 
 
 def test_external_data_stays_on_disk_and_is_found_from_any_folder(model, tmp_path, monkeypatch):

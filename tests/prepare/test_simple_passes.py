@@ -268,3 +268,26 @@ def test_a_function_of_another_opset_stays_with_the_reason(build, apply):
     assert step.actions == (
         "left 2 calls of local functions as they are: function 'double' needs opset 15 of '', the model has 17",
     )
+
+
+def test_only_functions_that_hold_what_is_wanted_are_inlined(build, apply, same):
+    text = """<ir_version: 8, opset_import: ["": 17, "local": 1]>
+    g (float[1,3] x, bool c) => (float[1,3] y) {
+        a = local.plain(x) b = local.outer(a) d = local.branch(b, c) y = local.old(d)
+    }
+    <opset_import: ["": 17], domain: "local"> plain (p) => (q) { q = Tanh(p) }
+    <opset_import: ["": 17, "local": 1], domain: "local"> outer (p) => (q) { r = local.inner(p) q = local.plain(r) }
+    <opset_import: ["": 17], domain: "local"> inner (p) => (q) { q = Neg(p) }
+    <opset_import: ["": 17], domain: "local"> branch (p, k) => (q) {
+        q = If(k) <then_branch = t () => (s) { s = Neg(p) }, else_branch = e () => (u) { u = Abs(p) }>
+    }
+    <opset_import: ["": 16], domain: "local"> old (p) => (q) { q = Sin(p) }"""
+    proto = build(text)
+    step = InlineFunctionsPass(["Neg"])
+    model, modified = apply(proto, step)
+    assert modified
+    assert [n.op_type for n in model.graph] == ["plain", "Neg", "plain", "If", "old"]
+    assert step.actions == ("inlined 2 calls of local functions",)
+    same(proto, model, X | {"c": np.asarray(True)})
+    _, modified = apply(proto, InlineFunctionsPass(["Conv"]))
+    assert not modified

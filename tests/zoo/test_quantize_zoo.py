@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 from qtool import api
-from qtool.errors import NothingToQuantizeError
+from tests.fusion import check_fusion
 
 pytestmark = pytest.mark.zoo
 
@@ -62,6 +62,7 @@ def test_a_real_model_stays_close_to_float(name, form, zoo, tmp_path):
     for op_type, count in EXPECTED[name].items():
         assert result.by_op[op_type][0] >= count
     assert result.bytes_after < result.bytes_before
+    check_fusion(result, result.model_path)
     report = api.evaluate(
         zoo / f"{name}.onnx", result.model_path, zoo / f"{name}_eval.npz", labels=LABELS.get(name), latency=False
     )
@@ -82,12 +83,6 @@ def test_a_cnn_is_integer_operators_of_the_default_domain(name, zoo, tmp_path):
     assert {"QuantizeLinear", "DequantizeLinear"} <= set(ops)
     # one QuantizeLinear for the image, and one behind each operator that ai.onnx has no integer form of
     assert ops.count("QuantizeLinear") == 1 + sum(ops.count(op) for op in ("Add", "GlobalAveragePool"))
-
-
-def test_a_model_inside_if_branches_is_left_float_with_the_reason(zoo, tmp_path):
-    with pytest.raises(NothingToQuantizeError, match=r"^0 of 68\d nodes were quantized: the nodes inside"):
-        quantized(zoo, "silero_vad", "qlinear", tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_runs_write_the_same_bytes_whatever_the_threads(zoo, tmp_path):

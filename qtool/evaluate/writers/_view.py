@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
 from qtool.evaluate.attribution.report import Attribution, Command, LayerReport
+from qtool.evaluate.checks.result import CheckResult
 from qtool.evaluate.details import Details
 from qtool.evaluate.report import OutputReport, Report
 from qtool.evaluate.writers import _charts
 from qtool.evaluate.writers._text import change, decibels, interval, one_line, percent, share_text
+from qtool.evaluate.writers.checks import flagged
 from qtool.evaluate.writers.layers import layer_commands
 from qtool.evaluate.writers.markdown import verdict
 from qtool.evaluate.writers.table import ABSENT, format_bytes, format_value
@@ -89,6 +92,7 @@ class View:
     sensitivity: Figures | None = None
     commands: list[Command] = field(default_factory=list)
     sizes: dict[str, Any] | None = None
+    checks: list[Figures] = field(default_factory=list)
     settings: list[tuple[str, str]] = field(default_factory=list)
     hashes: list[tuple[str, str, str]] = field(default_factory=list)
     origin: str = ""
@@ -123,6 +127,7 @@ def view_of(report: Report) -> View:
     commands = layer_commands(report.layers, report.sensitivity)
     view.commands = [Command(one_line(text), one_line(why)) for text, why in commands]
     view.hashes = [("data", one_line(source.path or "arrays in memory"), source.sha256) for source in report.sources]
+    view.checks = _checks(report.checks or ())
     if report.details is not None:
         _describe(view, report.details, names)
     return view
@@ -234,6 +239,23 @@ def _layers(found: Attribution) -> dict[str, Any]:
         "notes": [one_line(note) for note in found.notes],
         "causes": sorted({str(layer.cause) for layer in found.layers}),
     }
+
+
+def _checks(checks: Sequence[CheckResult]) -> list[Figures]:
+    """What each check says, and the findings of those that flag something."""
+    if not checks:
+        return []
+    rows = [[Cell(check.title), Cell(check.state), Cell(one_line(check.summary))] for check in checks]
+    tables = [Figures("Checks of the runtime", ("check", "outcome", "found"), rows, left=3)]
+    found = [
+        [
+            Cell(one_line(finding.subject), kind="mono"),
+            Cell(one_line(finding.text)),
+            Cell(one_line(finding.suggestion or ABSENT), kind="mono"),
+        ]
+        for _, finding in flagged(checks)
+    ]
+    return [*tables, Figures("Findings", ("where", "what", "suggestion"), found, left=3)] if found else tables
 
 
 def _card(rank: int, layer: LayerReport) -> dict[str, Any]:

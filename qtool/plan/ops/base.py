@@ -20,6 +20,7 @@ from qtool.dtypes import QDType, qdtype
 from qtool.plan.analysis import MASK_MAGNITUDE, Clamp, Graph
 from qtool.plan.plan import Decision, Skip, WeightPlan
 from qtool.plan.selection import Selection
+from qtool.targets.base import Target
 
 
 class Phase(Enum):
@@ -39,6 +40,7 @@ class PlanContext:
     Attributes:
         graph: Facts about the prepared graph.
         config: What the user asked for.
+        target: What is known about the runtime that it is for.
         selection: Include and exclude patterns.
         statistics: Of the calibration run; None while the wanted tensors are still being found out.
         wanted: Tensors that a quantized node reads.
@@ -70,11 +72,23 @@ class PlanContext:
         self.quantize_scores = quantize_scores
         self.activation_dtype: QDType = qdtype(config.activations)
         self.weight_dtype: QDType = qdtype(config.weights)
+        self.target: Target = config.facts
         self.wanted: set[str] = set()
         self.read_by_products: set[str] = set()
         self.native: set[str] = set()
         self.decided: dict[int, Decision] = {}
         self.absorbed: dict[int, ir.Node] = {}
+
+    def writes_codes(self, node: ir.Node) -> bool:
+        """Whether the integer operator's result only exists quantized on this target."""
+        from qtool.plan.ops import handlers
+
+        if not handlers()[node.op_type].output_always_quantized:
+            return False
+        if self.target.convs_write_codes or not self.target.shared_convs_write_codes:
+            return self.target.convs_write_codes
+        bias = self.graph.array(node.inputs[2]) if len(node.inputs) > 2 else None
+        return self.graph.sole_consumer(node.outputs[0]) is None and (bias is None or not bias.any())
 
     def is_wanted(self, value: ir.Value) -> bool:
         """Whether a quantized node reads the value."""

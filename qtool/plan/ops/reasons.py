@@ -143,7 +143,8 @@ REASONS: dict[str, tuple[str, bool]] = {
         (_TRANSCENDENTAL, True),
     ),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), (_RECURRENT, False)),
-    **dict.fromkeys(("If", "Loop", "Scan", "SequenceMap"), (_CONTROL, False)),
+    **dict.fromkeys(("Loop", "Scan", "SequenceMap"), (_CONTROL, False)),
+    "If": CONTROL_WALKED["If"],
 }
 
 

@@ -28,7 +28,7 @@ from qtool.runtime.spec import quantized
 from qtool.runtime.spec.quantized import Array, Call
 
 DOMAIN = "qtool.saturating"
-"""Of the operators that stand for products in QDQ form; nothing outside this engine sees them."""
+"""Of the operator that stands for MatMul and Gemm in QDQ form; nothing outside this engine sees it."""
 
 
 @dataclass
@@ -79,10 +79,7 @@ class Saturating:
 
     def classes(self, num_threads: int | None) -> list[type[OpRun]]:
         """Classes of the operators in :data:`DOMAIN`."""
-        return [
-            _class("MatMul", self._float_matmul, num_threads),
-            _class("Conv", self._float_conv, num_threads),
-        ]
+        return [_class("MatMul", self._float_matmul, num_threads)]
 
     def _matmul_integer(self, call: Call) -> tuple[Array, ...]:
         a, b, za, zb = call.arrays(4)
@@ -127,18 +124,6 @@ class Saturating:
             b = b.swapaxes(-1, -2)
         y = self._product(call, a, b, za, zb).astype(np.float32) * (np.asarray(sa).reshape(()) * per_column(sb))
         return (y if bias is None else y + bias,)
-
-    def _float_conv(self, call: Call) -> tuple[Array, ...]:
-        """The same of a Conv, whose scales are one, or one per output channel."""
-        x, sx, zx, w, sw, zw, bias = call.arrays(7)
-        channels = (-1,) + (1,) * (x.ndim - 2)
-        attributes = call.attributes
-        if _depthwise(w, attributes):
-            acc = kernels.conv_integer(x, w, zx, zw, num_threads=call.num_threads, **attributes)
-        else:
-            acc = self._conv(call, x, w, zx, zw)
-        y = acc.astype(np.float32) * (np.asarray(sx).reshape(()) * np.asarray(sw).reshape(channels))
-        return (y if bias is None else y + bias.reshape(channels),)
 
     def _product(self, call: Call, a: Array, b: Array, za: Array | None, zb: Array | None) -> Array:
         """MatMulInteger: ``numpy.matmul`` of stacks of matrices, then the zero points."""
@@ -211,25 +196,32 @@ def _depthwise(w: Array, attributes: dict[str, Any]) -> bool:
 
 
 def on_codes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy whose products in QDQ form of uint8 and int8 are operators of :data:`DOMAIN`, where runtimes fuse them.
+    """A copy whose products in QDQ form of uint8 and int8 are operators on codes, where runtimes fuse them.
 
-    Only the outermost graph; bodies of If, Loop and Scan keep their float operators.
+    A Conv takes the clamps and the QuantizeLinear behind it with it, as the fused kernel does, which rounds once. Only
+    the outermost graph; bodies of If, Loop and Scan keep their float operators.
     """
     view = GraphView(model.graph)
-    replaced = {}
+    replaced: dict[str, onnx.NodeProto | None] = {}
     for product in quantized_products(view):
         if product.form == "qdq" and product.can_saturate and float_reason(product, view) is None:
             node = _replacement(product, view)
             if node is not None:
+                replaced |= dict.fromkeys(_until(product, node.output[0], view))
                 replaced[product.node.output[0]] = node
     if not replaced:
         return model
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    nodes = [replaced.get(node.output[0] if node.output else "", node) for node in copy.graph.node]
+    nodes = [n for node in copy.graph.node if (n := replaced.get(next(iter(node.output), ""), node)) is not None]
     used = {name for node in nodes for name in node.input} | {value.name for value in copy.graph.output} | view.captured
     # weights that nothing reads any more are not dequantized
     left = [n for n in nodes if n.op_type != "DequantizeLinear" or n.output[0] in used]
+    for node in left:
+        bias = view.tensors.get(node.input[8]) if node.op_type == "QLinearConv" and len(node.input) > 8 else None
+        if bias is not None and bias.data_type == onnx.TensorProto.FLOAT:
+            node.input[8] = f"{node.output[0]}__bias"
+            copy.graph.initializer.append(_bias_codes(bias, node, view))
     del copy.graph.node[:]
     copy.graph.node.extend(left)
     copy.opset_import.append(helper.make_opsetid(DOMAIN, 1))
@@ -255,37 +247,53 @@ def _replacement(product: Product, view: GraphView) -> onnx.NodeProto | None:
         return None
     operands = [name for d in (left, right) for name in (*d.input[:2], d.input[2] if len(d.input) > 2 else "")]
     bias = node.input[2] if len(node.input) > 2 else ""
-    kind = "Conv" if node.op_type == "Conv" else "MatMul"
-    new = helper.make_node(kind, [*operands, bias], list(node.output), name=node.name, domain=DOMAIN)
-    if kind == "Conv":
+    if node.op_type == "Conv":
+        quantize = view.quantized_by(node.output[0])
+        if (
+            quantize is None
+            or not all(operands)
+            or len(quantize.input) < 3
+            or not view.tensors.keys() >= {*quantize.input[1:]}
+        ):
+            return None
+        codes = view.codes_of(bias)
+        operands += [*quantize.input[1:3], bias if codes is None else codes.input[0]]
+        new = helper.make_node("QLinearConv", operands, list(quantize.output), name=node.name)
         new.attribute.extend(node.attribute)
-    else:
-        new.attribute.append(helper.make_attribute("transpose_b", transpose))
+        return new
+    new = helper.make_node("MatMul", [*operands, bias], list(node.output), name=node.name, domain=DOMAIN)
+    new.attribute.append(helper.make_attribute("transpose_b", transpose))
     return new
 
 
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "MatMul": {"transpose_b": 0},
-    "Conv": {
-        "group": 1,
-        "pads": None,
-        "strides": None,
-        "dilations": None,
-        "kernel_shape": None,
-        "auto_pad": "NOTSET",
-    },
-}
+def _bias_codes(bias: onnx.TensorProto, node: onnx.NodeProto, view: GraphView) -> onnx.TensorProto:
+    """A float bias in units of the accumulator, as onnxruntime quantizes it for the fused kernel."""
+    sx, sw = (numpy_helper.to_array(view.tensors[node.input[at]]) for at in (1, 4))
+    values = numpy_helper.to_array(bias) / (sx.reshape(()) * sw)
+    codes = np.clip(np.rint(values.astype(np.float64)), -(2**31), 2**31 - 1).astype(np.int32)
+    return numpy_helper.from_array(codes, node.input[8])
+
+
+def _until(product: Product, value: str, view: GraphView) -> list[str]:
+    """Outputs of the nodes behind a product, up to the one that gives ``value``: what its kernel does as well."""
+    found, last = [], product.node.output[0]
+    while last != value:
+        reader = view.only_consumer(last)
+        assert reader is not None, "Bug: a product that is not quantized was taken for one that is"
+        last = reader.output[0]
+        found.append(last)
+    return found
 
 
 def _class(kind: str, function: Callable[[Call], tuple[Array, ...]], num_threads: int | None) -> type[OpRun]:
     class Operator(OpRun):
-        """A product on codes with a float result."""
+        """An operator of the engine's own domain."""
 
         op_domain = DOMAIN
 
         def _run(self, *inputs: Array | None, **attributes: Any) -> tuple[Array, ...]:
             name = self.onnx_node.name or self.onnx_node.output[0]
-            return function(Call(inputs, _DEFAULTS[kind] | attributes, num_threads, name=name))
+            return function(Call(inputs, attributes, num_threads, name=name))
 
     Operator.__name__ = Operator.__qualname__ = kind
     return Operator

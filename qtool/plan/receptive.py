@@ -1,0 +1,90 @@
+"""Which elements of its input a Conv multiplies for one element of its output, as rows of a matrix product."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Attributes of a Conv, one number for each spatial axis (``pads``: a pair).
+
+    Attributes:
+        kernel: Size of the kernel.
+        strides: Steps of the output.
+        dilations: Steps within the kernel.
+        pads: Padding before and after; None for ``auto``.
+        auto: ``SAME_UPPER`` or ``SAME_LOWER``, whose padding depends on the input.
+        groups: Number of groups of channels.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[tuple[int, int], ...] | None
+    auto: str
+    groups: int
+
+    def rows(self, x: Array, fill: int, *, limit: int) -> list[Array]:
+        """What is multiplied with the weights of each group, for up to ``limit`` elements of the output.
+
+        Args:
+            x: (N, C, *spatial), the input.
+            fill: What padding holds.
+            limit: Number of rows; they are evenly spaced over batch and space.
+
+        Returns:
+            A matrix (rows, kernel elements * channels of the group) for each group, channels fastest.
+        """
+        pads = self._pads(x.shape[2:])
+        padded = np.pad(x, [(0, 0), (0, 0), *pads], constant_values=fill)
+        sizes = [
+            max(0, (total - (k - 1) * d - 1) // s + 1)
+            for total, k, d, s in zip(padded.shape[2:], self.kernel, self.dilations, self.strides, strict=True)
+        ]
+        count = len(x) * math.prod(sizes)
+        chosen = np.linspace(0, max(count - 1, 0), min(count, limit)).astype(np.intp)
+        batch, *places = np.unravel_index(chosen, (len(x), *sizes))
+        starts = [place * stride for place, stride in zip(places, self.strides, strict=True)]
+        taps = []
+        for offset in itertools.product(*(range(k) for k in self.kernel)):
+            where = tuple(start + o * d for start, o, d in zip(starts, offset, self.dilations, strict=True))
+            index: tuple[Any, ...] = (batch, slice(None), *where)
+            taps.append(padded[index])
+        stacked = np.stack(taps, axis=1)  # (rows, kernel elements, channels)
+        parts = np.split(stacked, self.groups, axis=2)
+        return [np.ascontiguousarray(part).reshape(len(chosen), -1) for part in parts]
+
+    def _pads(self, spatial: tuple[int, ...]) -> list[tuple[int, int]]:
+        if self.pads is not None:
+            return list(self.pads)
+        found = []
+        for size, k, d, s in zip(spatial, self.kernel, self.dilations, self.strides, strict=True):
+            total = max(0, (-(-size // s) - 1) * s + (k - 1) * d + 1 - size)
+            half = total // 2
+            found.append((half, total - half) if self.auto == "SAME_UPPER" else (total - half, half))
+        return found
+
+
+def geometry_of(node: ir.Node, weight_shape: tuple[int, ...]) -> Geometry:
+    """The attributes of a Conv whose weight has shape (M, C / groups, *kernel)."""
+    kernel = tuple(weight_shape[2:])
+
+    def numbers(name: str, default: int, count: int) -> tuple[int, ...]:
+        return tuple(node.attributes[name].as_ints()) if name in node.attributes else (default,) * count
+
+    rank = len(kernel)
+    auto = node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else "NOTSET"
+    flat = numbers("pads", 0, 2 * rank) if auto == "NOTSET" else (0,) * (2 * rank)
+    pads = None if auto.startswith("SAME") else tuple(zip(flat[:rank], flat[rank:], strict=True))
+    groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
+    return Geometry(kernel, numbers("strides", 1, rank), numbers("dilations", 1, rank), pads, auto, groups)

@@ -1,0 +1,185 @@
+"""Layers that a processor without VNNI would compute wrongly, and the 7-bit weights that prevent it.
+
+``vpmaddubsw`` adds a0*w0 + a1*w1 in int16, with a in 0..255. Codes of weights within -64..64 can never overflow it:
+255 * 128 = 32640. Pairs are neighbours along K as onnxruntime packs it: rows of a MatMul's weight as they are, those of
+a Conv by place in the kernel and then by channel, group by group. Its depthwise Convs multiply in 16 bits and are
+exact, and so are products of other signs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from qtool import kernels
+from qtool.granularity import PerAxis
+from qtool.plan.analysis import Graph
+from qtool.plan.plan import Decision, Form, Plan, WeightPlan
+from qtool.plan.receptive import Geometry, geometry_of
+from qtool.qparams import QParams
+
+Array = npt.NDArray[Any]
+
+# Rows of a layer's input that are looked at in one sample, evenly spaced. Their memory is bounded by this times K.
+ROWS_PER_SAMPLE = 512
+SEVEN_BITS = 64
+_HIGHEST, _LOWEST = 32767, -32768
+
+
+@dataclass
+class Layer:
+    """A product whose int16 sums can overflow, and what was seen of it.
+
+    Attributes:
+        node: Name of the node.
+        tensor: The activation that it reads.
+        params: Parameters of that activation.
+        matrices: Weight codes as (K, N) matrices in the order of K that the runtime packs: one for each group of a
+            Conv, and for each matrix of a batched weight.
+        geometry: How a Conv's rows follow from its input; None for a product of matrices.
+        pairs: Pairs of products looked at.
+        saturated: Those that left int16.
+    """
+
+    node: str
+    tensor: str
+    params: QParams
+    matrices: list[npt.NDArray[np.int8]]
+    geometry: Geometry | None = None
+    pairs: int = 0
+    saturated: int = 0
+
+    def observe(self, x: Array, *, num_threads: int | None = None) -> None:
+        """Count on the activation of one batch, of the shape that the node reads."""
+        codes = kernels.quantize(np.ascontiguousarray(x), self.params.scale, self.params.zero_point)
+        if self.geometry is not None:
+            parts = self.geometry.rows(codes, int(self.params.zero_point), limit=ROWS_PER_SAMPLE)
+        else:
+            rows = codes.reshape(-1, codes.shape[-1])
+            parts = [rows[_spaced(len(rows))]] * len(self.matrices)
+        for part, matrix in zip(parts, self.matrices, strict=True):
+            self.saturated += int(kernels.count_saturating_pairs(part, matrix, num_threads=num_threads).sum())
+            self.pairs += len(part) * -(-matrix.shape[0] // 2) * matrix.shape[1]
+
+
+def saturable_layers(model: ir.Model, plan: Plan) -> list[Layer]:
+    """The layers of a plan with parameters in which some activation could overflow int16; the others need no check."""
+    graph = Graph(model.graph)
+    found = []
+    for decision in plan.decisions:
+        layer = _layer(graph, plan, decision)
+        if layer is not None and any(_can_saturate(matrix) for matrix in layer.matrices):
+            found.append(layer)
+    return found
+
+
+def with_seven_bits(model: ir.Model, plan: Plan, layers: Sequence[Layer], *, checked: int) -> Plan:
+    """Give layers 7-bit weights where they saturated, or all of them if there was nothing to check them on.
+
+    Args:
+        model: The prepared model.
+        plan: A plan with parameters.
+        layers: Of :func:`saturable_layers`.
+        checked: Number of samples that they were observed on.
+    """
+    graph = Graph(model.graph)
+    chosen = {layer.node: layer for layer in layers if layer.saturated or not checked}
+    decisions = []
+    for decision in plan.decisions:
+        layer = chosen.get(decision.node)
+        decisions.append(decision if layer is None else _narrowed(graph, decision, layer, checked=bool(checked)))
+    return replace(plan, decisions=tuple(decisions), notes=(*plan.notes, _summary(layers, chosen, checked)))
+
+
+def _narrowed(graph: Graph, decision: Decision, layer: Layer, *, checked: bool) -> Decision:
+    array = graph.weight(_weight_value(graph, decision))
+    weight = replace(decision.weights[0], params=_seven_bits(decision.weights[0], array))
+    seen = f"{layer.saturated} of {layer.pairs} int16 sums saturate" if checked else "int16 sums could saturate"
+    why = f"7-bit weights: {seen} without VNNI"
+    note = f"{decision.note}; {why}" if decision.note else why
+    return replace(decision, weights=(weight, *decision.weights[1:]), note=note)
+
+
+def _summary(layers: Sequence[Layer], chosen: dict[str, Layer], checked: int) -> str:
+    names = ", ".join(list(chosen)[:3]) + (f" and {len(chosen) - 3} more" if len(chosen) > 3 else "")
+    if not checked:
+        return (
+            "int16 saturation was not checked, because no samples are at hand: 7-bit weights in each of the "
+            f"{len(layers)} layers that could saturate without VNNI{f' ({names})' if names else ''}"
+        )
+    samples = "one sample" if checked == 1 else f"{checked} samples"
+    if not chosen:
+        return f"no int16 sum saturates without VNNI on {samples}: all weights keep 8 bits"
+    return f"7-bit weights in {len(chosen)} layers, whose int16 sums saturate without VNNI on {samples}: {names}"
+
+
+def _layer(graph: Graph, plan: Plan, decision: Decision) -> Layer | None:
+    """What there is to check about a decision: a constant int8 weight on the right of a uint8 activation."""
+    if decision.form is not Form.OPERATOR or not decision.weights or not decision.inputs:
+        return None
+    weight, (_, tensor) = decision.weights[0], decision.inputs[0]
+    params = plan.tensors[tensor]
+    assert params is not None, "Bug: a plan without parameters"
+    assert weight.params is not None, "Bug: a planned weight without parameters"
+    if weight.as_activation or (params.dtype.name, weight.params.dtype.name) != ("uint8", "int8"):
+        return None
+    node = graph.by_name[decision.node]
+    codes = _codes(graph.weight(_weight_value(graph, decision)), weight)
+    if decision.op_type != "Conv":
+        stack = codes.reshape(-1, *codes.shape[-2:]) if codes.ndim > 1 else codes.reshape(1, -1, 1)
+        return Layer(decision.node, tensor, params, list(stack))
+    geometry = geometry_of(node, codes.shape)
+    channels = codes.shape[1]
+    if channels == 1 and geometry.groups == codes.shape[0] > 1:
+        return None
+    by_group = codes.reshape(geometry.groups, -1, channels, math.prod(codes.shape[2:]))
+    matrices = [part.transpose(2, 1, 0).reshape(-1, part.shape[0]) for part in by_group]
+    return Layer(decision.node, tensor, params, matrices, geometry)
+
+
+def _weight_value(graph: Graph, decision: Decision) -> ir.Value:
+    value = graph.by_name[decision.node].inputs[decision.weights[0].index]
+    assert value is not None, "Bug: a planned weight is missing"
+    return value
+
+
+def _codes(array: Array, weight: WeightPlan) -> npt.NDArray[np.int8]:
+    params = weight.params
+    assert params is not None, "Bug: a planned weight without parameters"
+    axis = params.granularity.axis if isinstance(params.granularity, PerAxis) else 1
+    codes: npt.NDArray[np.int8] = kernels.quantize(array, params.scale, params.zero_point, axis=axis)
+    return codes
+
+
+def _can_saturate(matrix: npt.NDArray[np.int8]) -> bool:
+    """Whether some activation makes a pair of the matrix leave int16."""
+    wide = matrix.astype(np.int32)
+    if len(wide) % 2:
+        wide = np.concatenate([wide, np.zeros((1, wide.shape[1]), np.int32)])
+    high, low = np.maximum(wide, 0), np.minimum(wide, 0)
+    most, least = high[0::2] + high[1::2], low[0::2] + low[1::2]
+    return bool((most * 255 > _HIGHEST).any() or (least * 255 < _LOWEST).any())
+
+
+def _seven_bits(weight: WeightPlan, array: Array) -> QParams:
+    """Scales under which no code lies beyond 64; a scale that was raised for the sake of a bias may be enough."""
+    params = weight.params
+    assert params is not None, "Bug: a planned weight without parameters"
+    axes = tuple(range(array.ndim))
+    if isinstance(params.granularity, PerAxis):
+        axes = tuple(axis for axis in axes if axis != params.granularity.axis)
+    needed = np.abs(array).max(axis=axes).astype(np.float64) / SEVEN_BITS
+    scale = np.maximum(params.scale.astype(np.float64), needed).astype(np.float32)
+    return QParams(params.dtype, np.asarray(scale), params.zero_point, params.granularity)
+
+
+def _spaced(count: int) -> npt.NDArray[np.intp]:
+    """Up to ROWS_PER_SAMPLE of ``count`` indices, evenly spaced, the first and the last among them."""
+    wanted = min(count, ROWS_PER_SAMPLE)
+    return np.linspace(0, max(count - 1, 0), wanted).astype(np.intp)
