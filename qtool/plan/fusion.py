@@ -16,6 +16,7 @@ import onnx_ir as ir
 from qtool.config import QuantConfig
 from qtool.dtypes import qdtype
 from qtool.plan.analysis import Graph
+from qtool.plan.ops.matmul import becomes_a_gemm
 from qtool.plan.plan import Decision, Form, Plan
 
 PRODUCTS = ("QLinearMatMul", "MatMulIntegerToFloat", "QGemm")
@@ -150,7 +151,7 @@ class _Predictor:
         return self._integer(decision, operator)
 
     def _is_written_as_integer_operator(self, decision: Decision) -> bool:
-        if self._config.format != "qlinear" or not decision.outputs:
+        if (decision.written_as or self._config.format) != "qlinear" or not decision.outputs:
             return False
         if decision.form is Form.MOVER:
             return True
@@ -164,13 +165,11 @@ class _Predictor:
         return "QLinearMatMul" if decision.outputs and decision.bias is None else "MatMulIntegerToFloat"
 
     def _becomes_a_gemm(self, decision: Decision) -> bool:
-        """Whether onnxruntime makes a Gemm of a MatMul and the Add behind it: only where it can reshape to a matrix."""
-        dims = self._graph.static_dims(self._graph.by_name[decision.node].inputs[0])
-        if dims is None:
-            return False
-        if len(dims) > 2 and self._config.activations == "int8" and self._graph.opset >= 21:
+        node = self._graph.by_name[decision.node]
+        rank = self._graph.rank(node.inputs[0])
+        if rank != 2 and self._config.activations == "int8" and self._graph.opset >= 21:
             return False  # the bias is written as a matrix there, because the Gemm would not load
-        return len(dims) == 2 or all(d is not None for d in dims)
+        return becomes_a_gemm(node, self._graph)
 
     def _of_16_bits(self, decision: Decision) -> NodeFusion:
         kind = self._config.activations

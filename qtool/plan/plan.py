@@ -89,6 +89,8 @@ class Decision:
         clip: The absorbed Relu or Clip, which the integer operator's saturation makes redundant.
         rescale: c of an absorbed division by c: the operator writes its codes under c times the output's scale.
         note: Something a reader of the plan should know (a repaired scale, an accumulator that may wrap).
+        written_as: ``qlinear`` or ``qdq``, where overrides decide about the form of single nodes; else empty.
+        override: (key, value) of what an override says about the node.
     """
 
     node: str
@@ -102,6 +104,8 @@ class Decision:
     clip: str | None = None
     rescale: float = 1.0
     note: str | None = None
+    written_as: str = ""
+    override: tuple[tuple[str, Any], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -116,7 +120,7 @@ class Decision:
             "bias": self.bias.tensor if self.bias else None,
             "absorbed": list(self.absorbed),
             "note": self.note,
-        }
+        } | ({"written_as": self.written_as, "override": dict(self.override)} if self.override else {})
 
 
 @dataclass(frozen=True)
