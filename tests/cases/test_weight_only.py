@@ -150,7 +150,7 @@ def test_the_plan_of_a_dry_run(work, command):
     (row,) = [row for row in rows if row[:1] == ["fc1"]]
     assert row[:4] == ["fc1", "MatMul", "weight-only", "int4"]
     assert row[-10:] == ["16384", "2624", *["int4", "blocks", "of", "32,", "16384", "->", "2624", "bytes"]]
-    assert ["fc2", "MatMul", "float", "excluded", "by", "'fc2'"] in rows
+    assert ["fc2", "MatMul", "float", "16384", "16384", "excluded", "by", "'fc2'"] in rows
     assert ["relu", "Relu", "float", "it", "has", "no", "weights"] in rows
     assert snapshot(work) == before
 
