@@ -40,6 +40,7 @@ def evaluate(
     layers: bool = False,
     layer_samples: int | None = None,
     sensitivity: bool = False,
+    checks: str | Sequence[str] = "quick",
     progress: Progress | None = None,
 ) -> Report:
     """Compare a float model and its quantized form on samples.
@@ -49,7 +50,8 @@ def evaluate(
         quant_model: The candidate.
         data: Samples of the float model's inputs.
         engine: What runs the quantized model: ``ort`` is onnxruntime; ``spec`` follows the ONNX documents to the bit
-            and takes every element type. The float model always runs in onnxruntime.
+            and takes every element type; ``spec-avx2`` is that with the saturating products of a processor without
+            VNNI. The float model always runs in onnxruntime.
         labels: Key of the labels in the data: class indices, label maps, regression targets or sequences of ids, told
             by their dtype and shape.
         metrics: Names of metrics; ``module:name`` is one of your own, ``all`` every one that the data allow; by default
@@ -70,6 +72,9 @@ def evaluate(
         layer_samples: Samples that ``layers`` and ``sensitivity`` look at; by default chosen by their size.
         sensitivity: Whether to find out what each quantized operator alone would gain in float. The quantized model is
             loaded and run once for each.
+        checks: What to check about the runtime: names of ``evaluate.checks.CHECKS``, ``quick`` (those that cost
+            little), ``all`` or ``none``; the results are ``Report.checks``. With ``layers`` the check of ranges looks
+            at inner tensors too.
         progress: Called with ("evaluate", done, total), then with ("layers", ..) and ("sensitivity", ..).
 
     Returns:
@@ -82,12 +87,14 @@ def evaluate(
     """
     from qtool.calibrate.samples import open_samples
     from qtool.evaluate import gates as gating
+    from qtool.evaluate.checks import Subject, run_checks, select_checks
     from qtool.evaluate.compare import compare
     from qtool.evaluate.details import model_details
     from qtool.prepare.load import load_model
     from qtool.runtime import require_engine
 
     require_engine(engine)
+    wanted = select_checks(checks)
     gates = gating.parse_gates(fail_under, fail_over, min_agreement)
     needed = gating.required_metrics(gates, labels=labels is not None)
     gating.require_latency(gates, engine, latency=latency)
@@ -126,5 +133,8 @@ def evaluate(
             num_threads=num_threads,
             progress=progress,
         )
+        if wanted:
+            subject = Subject(*pair, opened, num_threads=num_threads, batch_size=batch, layers=layers)
+            report = replace(report, checks=run_checks(subject, wanted))
     report = replace(report, details=model_details(reference, candidate)) if details else report
     return gating.judged(report, gates)

@@ -48,7 +48,7 @@ def evaluate(
             metavar="NAME",
             show_default="ort",
             help="What runs the quantized model: ort (onnxruntime), or spec, which follows the ONNX documents to the "
-            "bit and takes every element type, and is slower.",
+            "bit and takes every element type, and is slower, or spec-avx2, the same as on a processor without VNNI.",
         ),
     ] = None,
     metric: Annotated[
@@ -128,6 +128,7 @@ def evaluate(
     layers: opt.Layers = False,
     sensitivity: opt.Sensitivity = False,
     layer_samples: opt.LayerSamples = None,
+    checks: opt.Checks = None,
     batch: opt.Batch = None,
     threads: opt.Threads = None,
     markdown_target: opt.MarkdownTarget = None,
@@ -190,6 +191,7 @@ def evaluate(
             layers=layers,
             layer_samples=layer_samples,
             sensitivity=sensitivity,
+            checks=checks or "quick",
             progress=progress,
         )
     report = gating.judged(report, gates)

@@ -10,12 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from qtool.evaluate.attribution.report import Attribution, Sensitivity
 from qtool.evaluate.details import Details
 from qtool.evaluate.metrics import METRICS, PRIMARY
 from qtool.evaluate.metrics.base import Metric
+
+if TYPE_CHECKING:
+    from qtool.evaluate.checks.result import CheckResult
 
 SCHEMA_VERSION = 1
 """Raised whenever a key of the JSON form is renamed, removed or changes its meaning; new keys leave it."""
@@ -254,6 +257,7 @@ class Report:
         layers: Which quantized operator the noise comes from, if that was asked for.
         sensitivity: What each quantized operator alone gains in float, if that was asked for.
         details: What both files are, if that was asked for.
+        checks: What checks of the runtime found; None if none were asked for.
         labels: Key of the labels, or None without.
         label_kind: What the labels are, in words; None without.
     """
@@ -274,6 +278,7 @@ class Report:
     layers: Attribution | None = None
     sensitivity: Sensitivity | None = None
     details: Details | None = None
+    checks: tuple[CheckResult, ...] | None = None
     labels: str | None = None
     label_kind: str | None = None
 
@@ -337,6 +342,7 @@ class Report:
             "layers": None if self.layers is None else self.layers.to_dict(),
             "sensitivity": None if self.sensitivity is None else self.sensitivity.to_dict(),
             "details": None if self.details is None else self.details.to_dict(),
+            "checks": None if self.checks is None else [check.to_dict() for check in self.checks],
         }
 
 

@@ -34,6 +34,7 @@ def test_what_reaches_the_api(api, qtool_command):
         "layers": False,
         "layer_samples": None,
         "sensitivity": False,
+        "checks": "quick",
         "progress": None,
     }
     assert passed == expected

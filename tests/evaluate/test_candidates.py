@@ -161,7 +161,8 @@ def test_each_candidate_is_what_evaluate_says(tmp_path: Path):
     for path, body in zip(paths, ("y = Identity(x)", "y = Round(x)", "y = Floor(x)"), strict=True):
         onnx.save(model(body), path)
     found = qtool.compare_models(paths[0], paths[1:], DATA, latency=False)
-    assert list(found.reports) == [qtool.evaluate(paths[0], path, DATA, latency=False) for path in paths[1:]]
+    alone = [qtool.evaluate(paths[0], path, DATA, latency=False, checks="none") for path in paths[1:]]
+    assert list(found.reports) == alone
     shown = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert [c["model"] for c in shown["candidates"]] == [str(path) for path in paths[1:]]
     assert shown["candidates"][0]["outputs"] == found.reports[0].to_dict()["outputs"]

@@ -158,6 +158,7 @@ def test_json_is_strict_and_complete() -> None:
         "layers": None,
         "sensitivity": None,
         "details": None,
+        "checks": None,
     }
     assert SCHEMA_VERSION == 1
 

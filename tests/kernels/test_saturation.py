@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from qtool import kernels, reference
 from qtool.errors import ConfigError, KernelError
 
-pytestmark = pytest.mark.usefixtures("isa")
+pytestmark = [  # there are no rows for more
+    pytest.mark.usefixtures("isa"),
+    pytest.mark.parametrize("isa", ["scalar", "avx2"], indirect=True, scope="module"),
+]
 
 both = pytest.mark.parametrize("module", [kernels, reference], ids=["kernels", "reference"])
 

@@ -162,7 +162,7 @@ g (float[N,6] x) => (float[N,4] y) {{
 
 @pytest.mark.parametrize(
     ("op", "axis", "bias"),
-    [("MatMul(xd, wd)", 1, ""), ("Gemm<transB=1>(xd, wd, bd)", 0, "bd = DequantizeLinear<axis=0>(b, sb, zb)")],
+    [("MatMul(xd, wd)", 1, ""), ("Gemm<transB=1>(xd, wd, bd)", 0, "bd = DequantizeLinear<axis=0>(b, sb)")],
 )
 def test_qdq_products_are_computed_on_codes(op: str, axis: int, bias: str) -> None:
     w = codes(11, *((6, 4) if axis else (4, 6)), dtype=np.int8)
@@ -176,7 +176,7 @@ def test_qdq_products_are_computed_on_codes(op: str, axis: int, bias: str) -> No
     }
     b = np.array([100, -100, 50, 0], np.int32)
     if bias:
-        arrays |= {"b": b, "sb": sw * np.float32(0.01), "zb": np.zeros(4, np.int32)}
+        arrays |= {"b": b, "sb": sw * np.float32(0.01)}
     model = build(QDQ.format(op=op, axis=axis, bias=bias), arrays)
     a = codes(12, 3, 6)
     x = (a.astype(np.float32) - 3) * np.float32(0.01)
@@ -184,7 +184,7 @@ def test_qdq_products_are_computed_on_codes(op: str, axis: int, bias: str) -> No
     acc = saturated(a, w if axis else w.T, 3) + (b if bias else 0)
     np.testing.assert_allclose(y, acc * (0.01 * sw.astype(np.float64)), rtol=1e-5, atol=1e-5)
     assert engine.record["product"].saturated == reference.count_saturating_pairs(a, w if axis else w.T).sum()
-    assert [n.op_type for n in on_codes(model).graph.node].count("DequantizeLinear") == (2 if bias else 1)
+    assert [n.op_type for n in on_codes(model).graph.node].count("DequantizeLinear") == int(bool(bias))
     assert len(model.graph.node) == (5 if bias else 4)  # the model given is not changed
 
 

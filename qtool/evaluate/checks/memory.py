@@ -81,7 +81,7 @@ def measured_peak(model: Model, feeds: dict[str, npt.NDArray[Any]], num_threads:
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package), environment.get("PYTHONPATH"))))
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "qtool.evaluate.checks.measure_memory", str(_RUNS)],
+            [sys.executable, "-m", "qtool.runtime.measure_memory", str(_RUNS)],
             input=json.dumps(request),
             capture_output=True,
             text=True,

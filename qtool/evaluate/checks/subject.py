@@ -32,15 +32,16 @@ class Subject:
 
     def __init__(
         self,
-        float_model: Model,
-        quant_model: Model,
+        float_model: str | Model,
+        quant_model: str | Model,
         samples: Samples,
         *,
         num_threads: int | None = None,
         batch_size: int | None = None,
         layers: bool = False,
     ) -> None:
-        self.float_model, self.quant_model = float_model, quant_model
+        self.float_model: Model = Path(float_model) if isinstance(float_model, str) else float_model
+        self.quant_model: Model = Path(quant_model) if isinstance(quant_model, str) else quant_model
         self.samples = samples
         self.num_threads = num_threads
         self.batch_size = batch_size or BATCH

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from qtool.evaluate.attribution.report import Attribution, Command, LayerReport
+from qtool.evaluate.checks.result import CheckResult
 from qtool.evaluate.details import Details
 from qtool.evaluate.report import OutputReport, Report
 from qtool.evaluate.writers import _charts
@@ -19,6 +20,8 @@ from qtool.evaluate.writers.table import ABSENT, format_bytes, format_value
 
 CHARTED = 12
 """Layers in the charts."""
+FINDINGS = 50
+"""Of each check."""
 HISTOGRAMS = 24
 """Layers whose histograms are shown."""
 
@@ -85,6 +88,7 @@ class View:
     failures: list[str]
     tiles: list[Tile]
     quality: list[Figures]
+    checks: list[dict[str, Any]] = field(default_factory=list)
     layers: dict[str, Any] | None = None
     sensitivity: Figures | None = None
     commands: list[Command] = field(default_factory=list)
@@ -114,6 +118,7 @@ def view_of(report: Report) -> View:
         failures=[one_line(line) for line in report.failures],
         tiles=_tiles(report),
         quality=[_quality(report, output) for output in report.outputs],
+        checks=[_check(check) for check in report.checks or ()],
         notes=[one_line(note) for note in report.notes],
     )
     if report.layers is not None and report.layers.layers:
@@ -195,6 +200,18 @@ def _quality(report: Report, output: OutputReport) -> Figures:
     kept = [0, 2, *(i for i in (1, 3, 4, 5) if any(row[i].text != ABSENT for row in rows))]
     kept.sort()
     return Figures(caption, tuple(columns[i] for i in kept), [[row[i] for i in kept] for row in rows])
+
+
+def _check(check: CheckResult) -> dict[str, Any]:
+    shown = check.findings[:FINDINGS]
+    return {
+        "title": one_line(check.title),
+        "state": check.state,
+        "summary": one_line(check.summary),
+        "count": len(check.findings),
+        "more": len(check.findings) - len(shown),
+        "findings": [(one_line(one.subject), one_line(one.text), one_line(one.suggestion)) for one in shown],
+    }
 
 
 def _layers(found: Attribution) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from qtool.evaluate.attribution.report import Attribution, Sensitivity
 from qtool.evaluate.report import Report
 from qtool.evaluate.writers import _markdown as md
 from qtool.evaluate.writers._text import change, decibels, interval, one_line, share_text
+from qtool.evaluate.writers.checks import flagged
 from qtool.evaluate.writers.layers import layer_commands
 from qtool.evaluate.writers.table import cell, format_bytes, heading
 
@@ -19,7 +20,7 @@ LAYERS_SHOWN = 5
 def write(report: Report, stream: TextIO) -> None:
     """Verdict, gates, quality, cost, the first layers and what to type next; notes are folded."""
     lines = [f"## {'✅' if report.passed else '❌'} qtool eval: {verdict(report)}", "", _subject(report)]
-    lines += _failures(report) + _gates(report) + _quality(report) + _confidence(report)
+    lines += _failures(report) + _gates(report) + _quality(report) + _confidence(report) + _checks(report)
     if report.layers is not None:
         lines += _layers(report.layers)
     if report.sensitivity is not None:
@@ -88,6 +89,19 @@ def _confidence(report: Report) -> list[str]:
         return []
     table = md.table(["output", "metric", "n", "quantized − float", "95 % interval"], rows, left=2)
     return ["", "<details><summary>Confidence</summary>", "", *table, "", "</details>"]
+
+
+def _checks(report: Report) -> list[str]:
+    if not report.checks:
+        return []
+    marks = {"ok": "✅", "flagged": "⚠️", "skipped": "➖"}
+    rows = [[marks[check.state], md.plain(check.title), md.plain(check.summary)] for check in report.checks]
+    lines = ["", *md.table(["", "runtime check", "found"], rows, left=3)]
+    found = [
+        [md.code(finding.subject), md.plain(finding.text), md.code(finding.suggestion)]
+        for _, finding in flagged(report.checks)[:LAYERS_SHOWN]
+    ]
+    return [*lines, "", *md.table(["where", "what", "what to type"], found, left=3)] if found else lines
 
 
 def _layers(found: Attribution) -> list[str]:

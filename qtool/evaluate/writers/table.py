@@ -69,12 +69,14 @@ def tables(report: Report) -> tuple[Table, ...]:
         tuple((gate.option, "passed" if gate.passed else "FAILED", gate.line) for gate in report.gates),
         figures=False,
     )
-    from qtool.evaluate.writers.layers import layer_tables  # it is made of what is here
+    from qtool.evaluate.writers.checks import check_tables  # they are made of what is here
+    from qtool.evaluate.writers.layers import layer_tables
 
     return (
         *shown,
         *([gates] if gates.rows else []),
         Table("Cost", ("", "float", "quantized", "float / quantized"), tuple(rows)),
+        *check_tables(report.checks),
         *layer_tables(report.layers, report.sensitivity),
     )
 

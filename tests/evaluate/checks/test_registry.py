@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import qtool
 from qtool.errors import ConfigError, ModelError
 from qtool.evaluate.checks import CHECKS, Check, CheckResult, Finding, run_checks, select_checks
 from tests.evaluate.checks.subjects import subject
@@ -55,6 +57,26 @@ def test_a_result_is_strict_json() -> None:
         "values": {"low": "-inf", "no": None},
         "samples": 3,
     }
+
+
+def test_all_checks_of_a_real_model(examples: Path, tmp_path: Path) -> None:
+    path = tmp_path / "q.onnx"
+    qtool.quantize(examples / "mnist_cnn.onnx", examples / "mnist_calib.npz", output=path, samples=4, method="minmax")
+    report = qtool.evaluate(
+        examples / "mnist_cnn.onnx", path, examples / "mnist_eval.npz", samples=4, latency=False, checks="all"
+    )
+    assert report.checks is not None
+    found = {check.name: check for check in report.checks}
+    assert [(name, check.state) for name, check in found.items() if name != "saturation"] == [
+        ("miscompile", "ok"),
+        ("fusion", "ok"),
+        ("ranges", "ok"),
+        ("memory", "ok"),
+    ]
+    assert found["fusion"].values == {"fused": 3, "products": 3}
+    assert found["ranges"].values == {"inputs": 1, "tensors": 0, "outside": 0}
+    assert (found["saturation"].samples, found["saturation"].values["layers"]) == (4, 3)
+    assert report.to_dict()["checks"] == [check.to_dict() for check in report.checks]
 
 
 def test_a_check_that_fails_is_skipped_and_the_next_one_runs() -> None:

@@ -1,8 +1,8 @@
 """A process of its own that loads a model, runs it, and prints by how much its peak of memory rose.
 
-Not for people: ``checks/memory.py`` starts it with a request on stdin and reads the answer from stdout. Linux counts
-the peak of a process from the moment its program starts (VmHWM); elsewhere ``ru_maxrss`` is asked, which a process may
-inherit from the one that started it.
+Not for people: ``evaluate/checks/memory.py`` starts it with a request on stdin and reads the answer from stdout. Linux
+counts the peak of a process from the moment its program starts (VmHWM); elsewhere ``ru_maxrss`` is asked, which a
+process may inherit from the one that started it.
 """
 
 from __future__ import annotations
