@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from qtool.api import calibrate as calibrate
     from qtool.api import compare_methods as compare_methods
     from qtool.api import compare_models as compare_models
+    from qtool.api import convert as convert
+    from qtool.api import diff as diff
     from qtool.api import diff_stats as diff_stats
     from qtool.api import evaluate as evaluate
     from qtool.api import inspect as inspect
@@ -40,6 +42,8 @@ __all__ = [
     "calibrate",
     "compare_methods",
     "compare_models",
+    "convert",
+    "diff",
     "diff_stats",
     "evaluate",
     "inspect",
@@ -55,6 +59,8 @@ _HOMES = {
     "calibrate": "qtool.api",
     "compare_methods": "qtool.api",
     "compare_models": "qtool.api",
+    "convert": "qtool.api",
+    "diff": "qtool.api",
     "diff_stats": "qtool.api",
     "evaluate": "qtool.api",
     "inspect": "qtool.api",

@@ -14,6 +14,7 @@ from typing import Any
 
 from qtool.dtypes import BLOCKED_FLOOR, QDTYPES
 from qtool.errors import ConfigError
+from qtool.overrides import ACTIVATION_KEYS, Override, overrides_from
 from qtool.targets import DEFAULT_TARGET, TARGETS, target
 from qtool.targets.base import ALL_ACTIVATIONS, ALL_WEIGHTS, Target
 from qtool.weight_settings import WEIGHT_ONLY_DTYPES, check_weight_only, effective_block, refuse_activation_settings
@@ -76,6 +77,8 @@ class QuantConfig:
         scale_type: ``float8e8m0`` for the MX formats (weight-only mode); None for the weight's own type.
         matmul_nbits: Write ``com.microsoft.MatMulNBits`` instead of DequantizeLinear (weight-only mode).
         prepare: Fold, evaluate and inline in the float graph first; otherwise only what a plan cannot do without.
+        overrides: Settings of single nodes, see :mod:`qtool.overrides`; where several match a node, the last one that
+            says something counts. Mappings, as tables ``[[quantize.override]]`` of a file, are taken as well.
     """
 
     target: str = DEFAULT_TARGET
@@ -96,11 +99,13 @@ class QuantConfig:
     scale_type: str | None = None
     matmul_nbits: bool = False
     prepare: bool = True
+    overrides: tuple[Override, ...] = ()
 
     def __post_init__(self) -> None:
         defaults = self._take_defaults()
         for name in ("include", "exclude"):  # lists come from TOML and from callers
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
+        object.__setattr__(self, "overrides", overrides_from(self.overrides))
         _choice("format", self.format, FORMATS)
         _choice("activations", self.activations, ACTIVATION_DTYPES)
         _choice("weights", self.weights, WEIGHT_ONLY_DTYPES if self.weight_only is True else WEIGHT_DTYPES)
@@ -118,6 +123,7 @@ class QuantConfig:
         self.refuse_unread([name for name, value in defaults.items() if getattr(self, name) != value])
         check_weight_only(self)
         self._check_target()
+        self._check_overrides()
         if self.weight_only:
             return
         if self.dynamic:
@@ -221,6 +227,43 @@ class QuantConfig:
                 hint="Drop --asymmetric, or choose another target.",
             )
 
+    def _check_overrides(self) -> None:
+        """Judge the settings of single nodes as if they were those of all, and refuse those that are not read."""
+        for override in self.overrides:
+            unread = [key for key in ACTIVATION_KEYS if (self.dynamic or self.weight_only) and key in override.given]
+            if unread or (override.block is not None and not self.weight_only):
+                mode = "weight-only" if self.weight_only else "dynamic" if self.dynamic else "static"
+                raise ConfigError(
+                    f"{override.subject} gives {', '.join(unread) or 'block'}, which {mode} mode has no use for."
+                )
+            try:
+                self.with_override(override)
+            except ConfigError as error:
+                raise ConfigError(f"{override.subject}: {error.message}", hint=error.hint) from error
+
+    def with_override(self, override: Override) -> QuantConfig:
+        """The settings that hold for a node.
+
+        Operators on codes do not take every pair of types; a node of other types is written in QDQ form, unless the
+        override asks for the operator.
+        """
+        changes = override.settings
+        pair = (changes.get("activations", self.activations), changes.get("weights", self.weights))
+        static = not (self.dynamic or self.weight_only)
+        if "format" not in changes and static and pair not in QLINEAR_PAIRS and "qdq" in self.facts.formats:
+            changes["format"] = "qdq"
+        return self.with_options(**changes, overrides=())
+
+    @property
+    def has_other_types(self) -> bool:
+        """Whether an override gives single nodes other types, or activations another zero point."""
+        return any(not {"activations", "weights", "symmetric"}.isdisjoint(o.given) for o in self.overrides)
+
+    @property
+    def variants(self) -> tuple[QuantConfig, ...]:
+        """These settings, and those that overrides make of them."""
+        return (self, *(self.with_override(o) for o in self.overrides if not o.keep_float))
+
     def _check_dynamic(self) -> None:
         """Refuse types that integer products do not take."""
         if self.activations != "uint8":
@@ -236,7 +279,10 @@ class QuantConfig:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, every setting, in the order of declaration."""
         plain = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-        return plain | {"tensor_methods": [list(pair) for pair in self.tensor_methods]}
+        return plain | {
+            "tensor_methods": [list(pair) for pair in self.tensor_methods],
+            "overrides": [override.to_dict() for override in self.overrides],
+        }
 
     def with_options(self, **options: Any) -> QuantConfig:
         """A copy with some settings replaced; ``None`` means "not given".
@@ -273,6 +319,7 @@ class QuantConfig:
         settings: dict[str, Any] = {}
         for key, value in table.items():
             name = key.replace("-", "_")
+            name = "overrides" if name == "override" else name
             if name in settings:
                 raise ConfigError(f"Config file '{path}' gives '{name}' twice.")
             settings[name] = value

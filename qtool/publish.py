@@ -203,6 +203,7 @@ def publish(
     engine: str = "ort",
     trial: bool = False,
     check: Callable[[str], None] | None = None,
+    accept: Callable[[Mapping[str, float]], None] | None = None,
 ) -> tuple[Published, onnx.ModelProto | None]:
     """Write, verify and move into place.
 
@@ -219,6 +220,7 @@ def publish(
         trial: The feeds are made up: they show that the result runs, not how good it is. ``sqnr_db`` stays empty, and
             a float model that does not run on them is a note.
         check: Called with what was done, after each step before the model is put in place; it may refuse by raising.
+        accept: Called with the decibels of the outputs before the model is put in place; it may refuse by raising.
 
     Returns:
         What was published, and the model as a proto if ``output`` is None.
@@ -243,6 +245,8 @@ def publish(
         notes = faults + notes
         if check is not None:
             check("verifying the model")
+        if accept is not None:
+            accept(sqnr)
         nbytes = path.stat().st_size + (data.stat().st_size if data is not None else 0)
         if output is None:
             return Published(None, nbytes, sqnr, samples, notes), onnx.load(path)

@@ -17,6 +17,7 @@ ORDER = (
     "api",
     "evaluate",
     "publish",
+    "convert",
     "emit",
     "plan",
     "weights",
@@ -29,8 +30,8 @@ ORDER = (
 )
 # Pure data and formulas, usable from everywhere. They may use those before them in this order, and nothing else.
 BOTTOM = (
-    *("errors", "dtypes", "granularity", "weight_settings", "targets", "config", "qparams", "signal", "version"),
-    "reference",
+    *("errors", "dtypes", "granularity", "weight_settings", "overrides", "targets", "config", "qparams", "signal"),
+    *("version", "reference"),
 )
 LEVEL = {name: len(ORDER) - i for i, name in enumerate(ORDER)} | {
     name: i - len(BOTTOM) for i, name in enumerate(BOTTOM)

@@ -18,11 +18,14 @@ PROMISED = {
     "calibrate",
     "compare_methods",
     "compare_models",
+    "convert",
+    "diff",
     "diff_stats",
     "evaluate",
     "inspect",
     "load_stats",
     "merge_stats",
+    "prepare",
     "quantize",
 }
 
@@ -50,7 +53,7 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = qtool.quantise
 
 
-@pytest.mark.parametrize("name", ["calibrate", "evaluate"])
+@pytest.mark.parametrize("name", ["calibrate", "convert", "evaluate", "prepare"])
 def test_a_stage_package_does_not_hide_the_function_of_its_name(name: str):
     stage = importlib.import_module(f"qtool.{name}")
     assert isinstance(stage, types.ModuleType)
@@ -59,8 +62,8 @@ def test_a_stage_package_does_not_hide_the_function_of_its_name(name: str):
 
 def test_functions_stay_functions_in_a_fresh_process():
     code = (
-        "import qtool.calibrate, qtool.evaluate, qtool\n"
-        "assert callable(qtool.calibrate) and callable(qtool.evaluate)\n"
+        "import qtool.calibrate, qtool.convert, qtool.evaluate, qtool\n"
+        "assert callable(qtool.calibrate) and callable(qtool.convert) and callable(qtool.evaluate)\n"
         "from qtool import calibrate, evaluate\n"
         "assert callable(calibrate) and callable(evaluate)\n"
     )

@@ -2,6 +2,8 @@
 
 from qtool.api._calibrate import calibrate
 from qtool.api._compare import compare_models
+from qtool.api._convert import ConvertResult, convert
+from qtool.api._diff import diff
 from qtool.api._evaluate import evaluate
 from qtool.api._inspect import inspect
 from qtool.api._prepare import prepare
@@ -11,6 +13,7 @@ from qtool.api.results import Inspection, PrepareResult, QuantizeResult
 from qtool.api.settings import ModelLike, Progress, resolve_config
 
 __all__ = [
+    "ConvertResult",
     "Inspection",
     "ModelLike",
     "PrepareResult",
@@ -19,6 +22,8 @@ __all__ = [
     "calibrate",
     "compare_methods",
     "compare_models",
+    "convert",
+    "diff",
     "diff_stats",
     "evaluate",
     "inspect",

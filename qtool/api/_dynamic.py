@@ -77,5 +77,7 @@ def quantize_dynamic(
         job.publish(quantized, prepared, feeds, settings)
         useless = "Random inputs say little: give real samples with --calib"
         job.judge(kind, useless if opened is None else "Leave nodes float with --exclude")
+    else:
+        job.foresee(prepared, plan, settings, selection)
     job.notes += plan.notes
     return job.result(prepared, plan, settings, f"{plan.quantized} of {plan.nodes} nodes quantized", verified_on=kind)

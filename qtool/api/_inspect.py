@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from qtool.api._weight_only import planned_weights
+from qtool.api.forecast import named_nodes, plan_table
 from qtool.api.models import _caller_inputs, constants_of, described
 from qtool.api.results import Inspection
 from qtool.api.settings import ModelLike, prepared_for, resolve_config, selection_for
 from qtool.config import QuantConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import onnx_ir as ir
 
 
 def inspect(
@@ -29,6 +26,7 @@ def inspect(
     scale_type: str | None = None,
     matmul_nbits: bool | None = None,
     prepare: bool | None = None,
+    overrides: Sequence[Mapping[str, Any]] | None = None,
 ) -> Inspection:
     """Say what a model holds, what would be quantized, and why the rest would not.
 
@@ -43,6 +41,7 @@ def inspect(
         scale_type: ``float8e8m0`` for the MX formats, in weight-only mode.
         matmul_nbits: Plan for ``com.microsoft.MatMulNBits``, in weight-only mode.
         prepare: False for the graph as it is, but for what a plan needs; see ``QuantConfig``.
+        overrides: Settings of single nodes, see :func:`quantize`.
 
     Raises:
         ConfigError: For settings that cannot be carried out.
@@ -61,11 +60,13 @@ def inspect(
         scale_type=scale_type,
         matmul_nbits=matmul_nbits,
         prepare=prepare,
+        overrides=overrides,
     )
     loaded = load_model(model)
     source = describe_source(model)
     if settings.weight_only:
         prepared, plan = planned_weights(loaded, settings)
+        selection = selection_for(prepared, settings)
     else:
         prepared, settings, _ = prepared_for(loaded, settings)
         selection = selection_for(prepared, settings)
@@ -79,9 +80,10 @@ def inspect(
     for s in plan.skips:
         rows[s.node] = (s.node, s.op_type, "float", s.reason)
     nodes = []
-    for name, node in _named_nodes(prepared.model, settings):
-        row = rows[name]
-        nodes.append((row[0], node.op_type, row[2], row[3]))
+    for name, node in named_nodes(prepared.model, settings):
+        row = rows.get(name)
+        if row is not None:
+            nodes.append((row[0], node.op_type, row[2], row[3]))
     return Inspection(
         nodes=nodes,
         by_op=plan.by_operator(),
@@ -96,19 +98,5 @@ def inspect(
         total=plan.nodes,
         actions=prepared.actions,
         target=settings.target,
+        table=plan_table(prepared, plan, settings, selection),
     )
-
-
-def _named_nodes(model: ir.Model, settings: QuantConfig) -> Iterator[tuple[str, ir.Node]]:
-    """The nodes that a plan has a row for, under its names."""
-    from qtool.plan.scopes import scoped_nodes
-    from qtool.prepare.branches import is_capture
-    from qtool.prepare.graph_edits import all_graphs
-
-    if settings.weight_only:
-        yield from scoped_nodes(model.graph)
-        return
-    for graph in all_graphs(model):
-        for node in graph:
-            if not is_capture(node):
-                yield node.name or "", node

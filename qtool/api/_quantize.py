@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from qtool.api._dynamic import quantize_dynamic
 from qtool.api._static import quantize_static
@@ -46,6 +46,7 @@ def quantize(
     scale_type: str | None = None,
     matmul_nbits: bool | None = None,
     prepare: bool | None = None,
+    overrides: Sequence[Mapping[str, Any]] | None = None,
     random_calib: int | None = None,
     samples: int | None = None,
     shuffle: int | None = None,
@@ -91,6 +92,9 @@ def quantize(
         scale_type: ``float8e8m0`` for the MX formats, in weight-only mode.
         matmul_nbits: Write ``com.microsoft.MatMulNBits`` instead of DequantizeLinear, in weight-only mode.
         prepare: False leaves out what only makes the float graph better to quantize; see ``QuantConfig``.
+        overrides: Settings of single nodes, as tables ``[[quantize.override]]`` of a TOML file: ``nodes`` (patterns)
+            with any of ``weights``, ``per_channel``, ``block``, ``activations``, ``symmetric``, ``method``, ``format``,
+            or ``float``; where several match a node, the last one that says something counts.
         random_calib: Calibrate on this many random samples instead of data.
         samples: Use this many samples of ``calib``, the first in order; by default all.
         shuffle: Seed of the order in which the samples are taken; by default that of the data.
@@ -132,6 +136,7 @@ def quantize(
         scale_type=scale_type,
         matmul_nbits=matmul_nbits,
         prepare=prepare,
+        overrides=overrides,
     )
     refuse_unused(
         settings,

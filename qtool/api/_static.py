@@ -60,6 +60,7 @@ def quantize_static(
     )
     from qtool.plan.fusion import predict_fusion
     from qtool.plan.inputs import input_notes
+    from qtool.plan.overriding import without_quantized_nodes
     from qtool.prepare.fingerprint import fingerprint
 
     histograms = need_histograms(settings)
@@ -144,8 +145,17 @@ def quantize_static(
             provenance=_provenance(sample_count, hashes),
         )
         job.judge("calibration", "Try --method mse, or leave nodes float with --exclude")
+    else:
+        if statistics is not None:
+            with clock("plan"):
+                plan = build_plan(prepared.model, settings, selection, statistics)
+            job.require_some(plan, settings)
+        job.foresee(prepared, plan, settings, selection)
     job.notes += [*plan.notes, *without_effect(settings, plan.tensors)]
-    fusion = predict_fusion(prepared.model, plan, settings)
+    decided = [name for d in plan.decisions for name in (d.node, *d.absorbed)]
+    job.notes += without_quantized_nodes(settings, selection, prepared.model, decided)
+    # of one type for all activations, and one for all weights
+    fusion = None if settings.has_other_types else predict_fusion(prepared.model, plan, settings)
     return job.result(prepared, plan, settings, f"{plan.quantized} of {plan.nodes} nodes quantized", fusion=fusion)
 
 

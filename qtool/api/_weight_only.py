@@ -56,6 +56,8 @@ def quantize_weights(model: ModelLike, settings: QuantConfig, run: Run) -> Quant
                 f"verified without samples: the result ran beside the float model in {_ENGINES[engine]} on seeded "
                 "random input; types, shapes and finiteness agree, accuracy was not measured"
             )
+    else:
+        job.foresee(prepared, plan, settings, selection_for(prepared, settings))
     done = f"weights of {plan.quantized} of {plan.nodes} nodes stored as {settings.weights}"
     return job.result(prepared, plan, settings, done, verified_on="random")
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
-    from qtool.plan import Plan
+    from qtool.api.forecast import PlanTable
+    from qtool.plan import Plan, Selection
     from qtool.plan.fusion import Fusion
     from qtool.prepare.prepare import Prepared
 
@@ -63,6 +64,7 @@ class Job:
         loaded: The same, read.
         clock: Wall time of the stages.
         notes: What a user should know so far.
+        table: The plan as a table, of a dry run.
 
     Raises:
         ConfigError: For a destination that cannot be used.
@@ -79,6 +81,7 @@ class Job:
         self._published = Published(None, 0, {}, 0)
         self._proto: onnx.ModelProto | None = None
         self._engine = "ort"
+        self.table: PlanTable | None = None
         path = Path(model) if isinstance(model, (str, os.PathLike)) else None
         with self.clock("prepare"):
             self.loaded = load_model(model)
@@ -107,6 +110,14 @@ class Job:
         """
         if not plan.decisions and not settings.allow_empty:
             raise NothingToQuantizeError(f"0 of {plan.nodes} nodes were quantized: {why_nothing(plan)}.", hint=hint)
+
+    def foresee(self, prepared: Prepared, plan: Plan, settings: QuantConfig, selection: Selection) -> None:
+        """Make the table of a dry run."""
+        from qtool.api.forecast import plan_table
+
+        with self.clock("plan"):
+            self.table = plan_table(prepared, plan, settings, selection)
+        self.notes += [self.table.remark] if self.table.remark is not None else []
 
     def publish(
         self,
@@ -204,4 +215,5 @@ class Job:
             config=settings,
             message=f"{done}{where}",
             fusion=fusion,
+            table=self.table,
         )

@@ -13,6 +13,7 @@ from qtool.targets import DEFAULT_TARGET
 if TYPE_CHECKING:
     import onnx
 
+    from qtool.api.forecast import PlanTable
     from qtool.plan import Plan, Skip
     from qtool.plan.fusion import Fusion
     from qtool.runtime import TensorInfo
@@ -46,6 +47,7 @@ class QuantizeResult:
         message: One line.
         fusion: Which of the quantized nodes onnxruntime will run on codes, as predicted from the plan; None in the
             modes that calibrate nothing.
+        table: Of a dry run: a row for each node, and the size that is to be expected.
     """
 
     model_path: Path | None
@@ -69,6 +71,7 @@ class QuantizeResult:
     exit_code: int = EXIT_OK
     message: str = ""
     fusion: Fusion | None = None
+    table: PlanTable | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Strict-JSON-ready: infinities and NaN are strings."""
@@ -92,7 +95,7 @@ class QuantizeResult:
             "notes": list(self.notes),
             "fusion": self.fusion.to_dict() if self.fusion is not None else None,
             "plan": self.plan.to_dict(),
-        }
+        } | ({"table": self.table.to_dict()} if self.table is not None else {})
 
 
 @dataclass(frozen=True)
@@ -173,6 +176,7 @@ class Inspection:
         total: Nodes of the prepared graph, those in subgraphs included.
         actions: What preparation would do to the float graph.
         target: What the model would be for.
+        table: A row for each node with types, sources of scales and bytes, and the size that is to be expected.
     """
 
     nodes: list[tuple[str, str, str, str]]
@@ -188,6 +192,7 @@ class Inspection:
     total: int
     actions: tuple[str, ...] = ()
     target: str = DEFAULT_TARGET
+    table: PlanTable | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -213,7 +218,7 @@ class Inspection:
                 for n, op, decision, reason in self.nodes
             ],
             "actions": list(self.actions),
-        }
+        } | (self.table.to_dict() if self.table is not None else {})
 
 
 def _json_number(value: float) -> float | str:

@@ -51,6 +51,12 @@ def resolve_config(config: QuantConfig | str | os.PathLike[str] | None, **option
     settings.refuse_unread([name for name, value in options.items() if value])
     for text in (settings.method, *(method for _, method in settings.tensor_methods)):
         parse_method(text)
+    for override in settings.overrides:
+        if override.method is not None:
+            try:
+                parse_method(override.method)
+            except ConfigError as error:
+                raise ConfigError(f"{override.subject}: {error.message}", hint=error.hint) from error
     return settings
 
 
@@ -99,10 +105,8 @@ def _prepare_for(loaded: ir.Model, settings: QuantConfig, *, max_opset: int | No
             optional=settings.prepare,
             inline=(*handlers(), "LSTM"),
         )
-    floors = [
-        qdtype(settings.activations).floor(),
-        qdtype(settings.weights).floor(per_axis=settings.per_channel),
-    ]
+    floors = [qdtype(one.activations).floor() for one in settings.variants]
+    floors += [qdtype(one.weights).floor(per_axis=one.per_channel) for one in settings.variants]
     min_opset, min_ir = max(f[0] for f in floors), max(f[1] for f in floors)
     highest = highest_quantizing_opset(opset) if max_opset is None else max_opset
     return prepare(
@@ -125,7 +129,7 @@ def selection_for(prepared: Prepared, settings: QuantConfig) -> Selection:
     """
     from qtool.plan import Selection
 
-    return Selection(settings, [(n.name, n.op_type) for n in prepared.source_nodes])
+    return Selection(settings, [(n.name, n.op_type, n.domain) for n in prepared.source_nodes])
 
 
 def refuse_obstacle(prepared: Prepared, plan: Plan) -> None:

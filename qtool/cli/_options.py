@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -288,6 +288,53 @@ Dynamic = Annotated[
         rich_help_panel=QUANTIZATION,
     ),
 ]
+
+
+Show = Annotated[
+    str | None,
+    typer.Option(
+        "--show",
+        metavar="quantized|skipped|all",
+        show_default=False,
+        help="Of the plan, list these nodes: what becomes of each, types, where scales come from, bytes, and why not.",
+        rich_help_panel=RUN,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--override",
+        metavar="PATTERN=KEY:VALUE,..",
+        show_default=False,
+        help="Settings of the nodes that match: weights, per_channel, block, activations, symmetric, method, format "
+        "(as '/head/*=weights:uint8,method:mse'), or float. Repeatable: the last one that says something counts.",
+        rich_help_panel=SELECTION,
+    ),
+]
+
+
+def show(text: str | None) -> str | None:
+    """Value of ``--show``.
+
+    Raises:
+        ConfigError: If it is none of the three words.
+    """
+    from qtool.errors import ConfigError
+
+    if text not in (None, "quantized", "skipped", "all"):
+        raise ConfigError(f"Option --show is '{text}'; expected quantized, skipped or all.")
+    return text
+
+
+def overrides(given: list[str] | None) -> list[dict[str, Any]] | None:
+    """Values of ``--override`` as tables; None if there are none.
+
+    Raises:
+        ConfigError: For one that is no override.
+    """
+    from qtool.overrides import parse_override
+
+    return [parse_override(text) for text in given] if given else None
 
 
 def examples(*commands: str) -> str:

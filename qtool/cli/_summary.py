@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from qtool.api import QuantizeResult
+    from qtool.api.forecast import PlanTable
     from qtool.plan import Decision, Skip
+    from qtool.plan.table import PlanRow
 
 NAMES_SHOWN = 3
 
@@ -49,13 +51,25 @@ def show_summary(out: Output, source: Path, result: QuantizeResult) -> None:
         out.hint(f"Measure it on {which}: {command}")
 
 
-def show_plan(out: Output, result: QuantizeResult) -> None:
+def show_plan(out: Output, result: QuantizeResult, which: str = "all") -> None:
     """Show the plan of a dry run as a table on stdout, one row per node of the user's model.
 
     Args:
         out: The sink.
         result: What the api returned for ``dry_run=True``.
+        which: Which nodes: ``quantized``, ``skipped`` or ``all``.
     """
+    if result.table is not None:
+        show_rows(out, result.table, which)
+        out.data("")
+        show_totals(out, result.table)
+        for note in result.notes:
+            out.note(note)
+        if result.table.forecast is not None:
+            now, then = result.bytes_before, result.table.forecast.file_bytes
+            out.say(f"Size      {human_bytes(now)} -> {human_bytes(then)} expected")
+        out.say(f"{result.quantized} of {_nodes(result.total)} would be quantized; nothing was written.")
+        return
     planned = [[d.node, d.op_type, str(d.form), _remark(d)] for d in result.plan.decisions]
     skipped = [[s.node, s.op_type, "float", s.reason] for s in result.plan.skips]
     out.table(["node", "operator", "becomes", "remark"], [*planned, *skipped])
@@ -64,6 +78,30 @@ def show_plan(out: Output, result: QuantizeResult) -> None:
     for label, text in fusion_lines(result):
         out.say(f"{label:<9} {text}")
     out.say(f"{result.quantized} of {_nodes(result.total)} would be quantized; nothing was written.")
+
+
+def show_rows(out: Output, table: PlanTable, which: str) -> None:
+    """A plan as a table on stdout, one row per node: ``quantized``, ``skipped`` or ``all`` of them."""
+    rows = [
+        [r.node, r.op_type, r.becomes, r.activations, r.weights, r.sources, *_byte_cells(r), r.reason]
+        for r in table.shown(which)
+    ]
+    heads = ["node", "operator", "becomes", "activations", "weights", "scales", "bytes", "then", "remark"]
+    out.table(heads, rows, right=["bytes", "then"])
+
+
+def show_totals(out: Output, table: PlanTable) -> None:
+    """Nodes and bytes by operator on stdout."""
+    rows = [[op, *map(str, numbers)] for op, *numbers in table.totals]
+    columns = list(zip(*(numbers for _, *numbers in table.totals), strict=True))
+    rows.append(["in all", *(str(sum(column)) for column in columns)])
+    heads = ["operator", "nodes", "quantized", "bytes", "then"]
+    out.table(heads, rows, right=heads[1:])
+
+
+def _byte_cells(row: PlanRow) -> list[str]:
+    after = "" if row.bytes_after is None else str(row.bytes_after)
+    return [str(row.bytes_before), after] if row.bytes_before or row.bytes_after else ["", ""]
 
 
 def group_skips(skips: Iterable[Skip]) -> dict[str, list[Skip]]:

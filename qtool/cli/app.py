@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from qtool.cli import bench, calibrate, compare, eval_, info, inspect, prepare, quantize, stats
+from qtool.cli import bench, calibrate, compare, convert, diff, eval_, info, inspect, prepare, quantize, stats
 from qtool.cli._args import spread
 from qtool.cli._errors import describe, is_debugging
 from qtool.cli._options import examples
@@ -36,6 +36,8 @@ app.command("eval", epilog=eval_.EXAMPLES)(eval_.evaluate)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect)
 app.command("prepare", epilog=prepare.EXAMPLES)(prepare.prepare)
+app.command("convert", epilog=convert.EXAMPLES)(convert.convert)
+app.command("diff", epilog=diff.EXAMPLES)(diff.diff)
 app.command("info", epilog=info.EXAMPLES)(info.info)
 app.add_typer(stats.app, name="stats")
 app.add_typer(bench.app, name="bench")

@@ -10,7 +10,7 @@ import typer
 
 from qtool.cli import _options as opt
 from qtool.cli._output import STDOUT, Output, check_json_target, human_bytes
-from qtool.cli._summary import target_line
+from qtool.cli._summary import show_rows, show_totals, target_line
 from qtool.targets import DEFAULT_TARGET
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ EXAMPLES = opt.examples(
     "qtool inspect model.onnx",
     "qtool inspect model.onnx -v",
     "qtool inspect model.onnx --target tensorrt",
+    "qtool inspect model.onnx --show skipped",
     "qtool inspect transformer.onnx --dynamic",
     "qtool inspect transformer.onnx --weight-only --weights int4",
     "qtool inspect model.onnx --json - | python -m json.tool",
@@ -37,6 +38,8 @@ def inspect(
     scale_type: opt.ScaleType = None,
     matmul_nbits: opt.MatMulNBits = None,
     prepare: opt.NoPrepare = None,
+    override: opt.Overrides = None,
+    show: opt.Show = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,
@@ -44,10 +47,12 @@ def inspect(
 ) -> None:
     """Show a model's operators, types and sizes, and what would be quantized.
 
-    Needs no samples and writes nothing. With -v every node gets a row of its own.
+    Needs no samples and writes nothing. With -v or --show nodes get a row of their own:
+    what becomes of each, its types, where its scales come from, bytes before and after, and why it stays float.
     """
     out = Output(quiet=quiet, verbose=verbose, color=color)
     check_json_target(json_target, model, config)
+    shown = opt.show(show)
     from qtool import api
 
     inspection = api.inspect(
@@ -61,14 +66,15 @@ def inspect(
         scale_type=scale_type,
         matmul_nbits=matmul_nbits,
         prepare=prepare,
+        overrides=opt.overrides(override),
     )
     if json_target is not None:
         out.json(inspection.to_dict(), json_target)
     if json_target != STDOUT:
-        _show(out, model, inspection)
+        _show(out, model, inspection, shown or ("all" if verbose else None))
 
 
-def _show(out: Output, model: Path, found: Inspection) -> None:
+def _show(out: Output, model: Path, found: Inspection, which: str | None) -> None:
     out.data(str(model))
     domains = ", ".join(found.domains) if found.domains else "ai.onnx"
     out.data(f"opset {found.opset}, IR version {found.ir_version}, domains {domains}")
@@ -78,7 +84,11 @@ def _show(out: Output, model: Path, found: Inspection) -> None:
     rows += [["output", o.name, o.dtype.name, _shape(o.shape)] for o in found.outputs]
     out.table(["", "name", "type", "shape"], rows)
     out.data("")
-    if out.verbose:
+    if found.table is not None and which is not None:
+        show_rows(out, found.table, which)
+        out.data("")
+        show_totals(out, found.table)
+    elif out.verbose:
         out.table(["node", "operator", "decision", "reason"], [list(node) for node in found.nodes])
     else:
         out.table(
@@ -87,11 +97,16 @@ def _show(out: Output, model: Path, found: Inspection) -> None:
             right=["nodes", "quantized"],
         )
     out.data("")
+    if found.table is not None and found.table.forecast is not None:
+        expected = found.table.forecast.file_bytes
+        out.data(f"{human_bytes(expected)} would be the size of the file, {expected / found.nbytes:.1%} of this one")
     out.data(f"{found.quantized} of {found.total} nodes would be quantized")
     if found.target != DEFAULT_TARGET:
         out.data(f"for target {target_line(found.target)}")
-    if not out.verbose:
-        out.hint("-v lists every node.")
+    if found.table is not None and found.table.remark is not None:
+        out.note(found.table.remark)
+    if which is None:
+        out.hint("-v lists every node; --show quantized or --show skipped some of them.")
 
 
 def _by_operator(found: Inspection) -> list[list[str]]:

@@ -11,6 +11,7 @@ from qtool.cli import _options as opt
 from qtool.cli._output import STDOUT, Output, check_json_target
 from qtool.cli._progress import progress_bars
 from qtool.cli._summary import show_plan, show_summary
+from qtool.errors import ConfigError
 
 EXAMPLES = opt.examples(
     "qtool quantize model.onnx --calib calib.npz",
@@ -20,6 +21,8 @@ EXAMPLES = opt.examples(
     "qtool quantize model.onnx --stats model.stats.npz --method mse --method '/head/*=minmax'",
     "qtool quantize model.onnx --calib calib.npz --dry-run",
     "qtool quantize model.onnx --calib calib.npz --target tensorrt",
+    "qtool quantize model.onnx --calib calib.npz --override '/head/*=activations:uint16' --override 'op:Gemm=float'",
+    "qtool quantize model.onnx --calib calib.npz --dry-run --show skipped",
     "qtool quantize transformer.onnx --dynamic",
     "qtool quantize model.onnx --weight-only --weights int4 --block 32",
 )
@@ -137,7 +140,7 @@ def quantize(
             "--include",
             metavar="PATTERN",
             show_default=False,
-            help="Quantize only these nodes: a name, a glob ('/layer1/*') or 'op:Type'. Repeatable.",
+            help="Quantize only these nodes: a name, a glob ('/layer1/*'), 'op:Type' or 'domain:NAME'. Repeatable.",
             rich_help_panel=opt.SELECTION,
         ),
     ] = None,
@@ -151,6 +154,7 @@ def quantize(
             rich_help_panel=opt.SELECTION,
         ),
     ] = None,
+    override: opt.Overrides = None,
     allow_empty: Annotated[
         bool | None,
         typer.Option(
@@ -183,6 +187,7 @@ def quantize(
         bool,
         typer.Option("--dry-run", help="Show the plan and write no model.", rich_help_panel=opt.RUN),
     ] = False,
+    show: opt.Show = None,
     batch: opt.Batch = None,
     max_memory: opt.MaxMemory = None,
     threads: opt.Threads = None,
@@ -206,7 +211,9 @@ def quantize(
     # which of the default outputs it will be, the config decides
     targets = [output] if output is not None else [default_output(model, dtype) for dtype in WEIGHT_ONLY_DTYPES]
     check_json_target(json_target, model, config, *targets, stats, *files_of(calib))
-    at_once = opt.batch_size(batch)
+    at_once, shown = opt.batch_size(batch), opt.show(show)
+    if shown is not None and not dry_run:
+        raise ConfigError("Option --show is about the plan that --dry-run shows.", hint="Add --dry-run.")
     general, by_tensor = _methods(method or [])
     nan_rule, limit = opt.on_nan(on_nan), opt.byte_count(max_memory)
 
@@ -234,6 +241,7 @@ def quantize(
             scale_type=scale_type,
             matmul_nbits=matmul_nbits,
             prepare=prepare,
+            overrides=opt.overrides(override),
             config=config,
             random_calib=random_calib,
             samples=samples,
@@ -250,7 +258,7 @@ def quantize(
         out.json(result.to_dict(), json_target)
     if dry_run:
         if json_target != STDOUT:
-            show_plan(out, result)
+            show_plan(out, result, shown or "all")
     else:
         show_summary(out, model, result)
         if json_target != STDOUT and result.model_path is not None:

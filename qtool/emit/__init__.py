@@ -27,6 +27,8 @@ def emit(model: ir.Model, plan: Plan, *, format: str, dedicated_qdq: bool = Fals
     Returns:
         A new model. Its quantized weights are lazy: their bytes are produced while it is saved.
     """
+    if any(decision.written_as == "qlinear" for decision in plan.decisions):
+        format = "qlinear"  # noqa: A001 - the others of the plan are marked
     return EMITTERS[format](model.clone(), plan, dedicated_pairs=dedicated_qdq).run()
 
 

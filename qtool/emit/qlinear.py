@@ -18,6 +18,8 @@ class QLinearRewriter(Rewriter):
 
     def is_integer_operator(self, decision: Decision) -> bool:
         """See :meth:`Rewriter.is_integer_operator`."""
+        if decision.written_as == "qdq":
+            return False
         if decision.form is Form.MOVER:
             return self._moves_codes(decision)
         if decision.form is not Form.OPERATOR or not decision.outputs:

@@ -11,8 +11,8 @@ That costs a run of the whole model per operator: the number of samples is bound
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,10 +26,10 @@ from qtool.evaluate.attribution.command import literal
 from qtool.evaluate.attribution.energy import difference_energy, energy
 from qtool.evaluate.attribution.graph import Array, is_op
 from qtool.evaluate.attribution.next_steps import Starting, commands_of
-from qtool.evaluate.attribution.operator import Operator
+from qtool.evaluate.attribution.operator import FloatPart, Operator, float_part
 from qtool.evaluate.attribution.report import Command, Sensitivity, UnitSensitivity
 from qtool.evaluate.attribution.tally import read
-from qtool.evaluate.attribution.units import Codes, Unit
+from qtool.evaluate.attribution.units import MOVERS, Codes, Operand
 from qtool.evaluate.attribution.walk import OBSERVED, Side
 from qtool.runtime import Session, create_session
 from qtool.runtime.arena import release_arena
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
     from qtool.calibrate.samples import Samples
 
-MOST_SAMPLES = 8
+MOST_SAMPLES = 32
+BATCH_BYTES = 1 << 20
+"""Of the inputs and outputs of samples that are run at once; activations are many times as much."""
 _WORTH_DB = 0.1
 _TOGETHER = 3
 
@@ -61,7 +63,7 @@ def measure_sensitivity(
         float_model: The reference; a path if it has external data.
         quant_model: The quantized model, of qtool or another tool.
         samples: Inputs of the float model.
-        layer_samples: Samples to run, the first in order; by default 8.
+        layer_samples: Samples to run, the first in order; by default 32.
         num_threads: Threads of each session.
         calibration: See ``attribute``.
         progress: Called with (operators done, operators in all), each sample anew.
@@ -74,20 +76,20 @@ def measure_sensitivity(
     if layer_samples is not None and layer_samples < 1:
         raise ConfigError(f"Number of samples for layers is {layer_samples}; expected 1 or more.")
     pair = load_pair(float_model, quant_model)
-    reads = [_Reads.of(unit, pair) for unit in pair.units]
+    reads = [_Reads.of(number, pair) for number in range(len(pair.units))]
     wanted = dict.fromkeys(name for one in reads for name in sorted(one.names))
     candidate = SegmentedModel(pair.quantized.source, list(wanted), strict=False, observed=OBSERVED)
     there = {*candidate.fed, *candidate.computed}
     numbers = [number for number, one in enumerate(reads) if one.names <= there]
     board = _Switchboard(pair, numbers, num_threads)
     reference = create_session(_source(float_model), num_threads=num_threads)
-    operators = {n: Operator(pair.units[n], pair.parts[n], pair.quantized, pair.reference) for n in numbers}
+    operators = {n: Operator(pair.units[n], reads[n].part, pair.quantized, pair.reference) for n in numbers}
     before, after = _Noise(), {number: _Noise() for number in numbers}
     misfits: set[int] = set()
     done = 0
     size = samples.fixed_batch or 1
     most = min(samples.count, max(size, (layer_samples or MOST_SAMPLES) // size * size))
-    for rows, feeds in samples.slice(0, most).counted_batches(size):
+    for rows, feeds in _batches(samples, most, size, reference):
         exact = reference.run(feeds)
         before.add(exact, board.run(feeds))
         side = Side(candidate, feeds)
@@ -142,30 +144,63 @@ class _Reads:
     Attributes:
         sources: Tensor of the float model -> (value of the quantized model, how it is read).
         result: The value that is replaced.
+        part: The nodes of the float model that compute the result from these tensors.
     """
 
     sources: Mapping[str, tuple[str, Codes | None]]
     result: str
+    part: FloatPart
 
     @classmethod
-    def of(cls, unit: Unit, pair: Pair) -> _Reads:
-        written = {other.source for other in pair.units}
-        sources: dict[str, tuple[str, Codes | None]] = {}
+    def of(cls, number: int, pair: Pair) -> _Reads:
+        """Of a unit; values before they are rounded for it, where there are such."""
+        unit = pair.units[number]
+        rounded = {o.tensor: (o.source, o.params) for o in unit.operands}
+        exact: dict[str, tuple[str, Codes | None]] = {}
         for operand in unit.operands:
-            maker = pair.quantized.producer(operand.source)
-            if operand.params is not None and operand.source not in written and is_op(maker, "QuantizeLinear"):
-                assert maker is not None
-                sources[operand.tensor] = maker.input[0], None
+            before = None if operand.params is None else _before_rounding(operand.source, pair)
+            if before is None:
+                exact[operand.tensor] = operand.source, operand.params
             else:
-                sources[operand.tensor] = operand.source, operand.params
-        return cls(sources, unit.source)
+                exact[before] = before, None
+        operands = tuple(Operand(tensor, source, source, params) for tensor, (source, params) in exact.items())
+        part = float_part(replace(unit, operands=operands), pair.reference)
+        if part is None:  # too much lies between them
+            return cls(rounded, unit.source, pair.parts[number])
+        return cls(exact, unit.source, part)
 
     @property
     def names(self) -> set[str]:
+        """Values of the quantized model."""
         return {self.result, *(name for name, _ in self.sources.values())}
 
     def operands(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
+        """Tensor of the float model -> what the quantized model has for it."""
         return {tensor: read(arrays[name], params) for tensor, (name, params) in self.sources.items()}
+
+
+def _before_rounding(codes: str, pair: Pair) -> str | None:
+    """The float value that codes were made of, perhaps moved since; None where an integer operator wrote them."""
+    written = {unit.source for unit in pair.units}
+    while codes not in written:
+        maker = pair.quantized.producer(codes)
+        if maker is None:
+            return None
+        if is_op(maker, "QuantizeLinear"):
+            return maker.input[0] if maker.input[0] in pair.reference.tensors else None
+        if not is_op(maker, *MOVERS):
+            return None
+        codes = maker.input[0]
+    return None
+
+
+def _batches(samples: Samples, most: int, size: int, reference: Session) -> Iterator[tuple[int, Mapping[str, Array]]]:
+    """The first samples, several at a time where they are small."""
+    if samples.batchable:
+        feeds = next(iter(samples.batches(1)))
+        nbytes = sum(array.nbytes for array in (*feeds.values(), *reference.run(feeds).values()))
+        size = max(1, min(most, BATCH_BYTES // max(1, nbytes)))
+    return samples.slice(0, most).counted_batches(size)
 
 
 class _Switchboard:

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from qtool.calibrate.statistics import Statistics
 from qtool.config import QuantConfig
+from qtool.dtypes import qdtype
 from qtool.plan.accumulator import wrap_note
 from qtool.plan.analysis import Graph
 from qtool.plan.bodies import loop_skips, planned_graphs
@@ -20,6 +21,7 @@ from qtool.plan.decide import Round, last_value
 from qtool.plan.ops.base import PlanContext
 from qtool.plan.ops.conv import multiplications, products_per_output, reason_not_to_pay
 from qtool.plan.ops.matmul import SCORES
+from qtool.plan.overriding import ActivationSettings, activation_settings, symmetric_clamps, with_forms
 from qtool.plan.plan import Decision, Form, Plan, Skip
 from qtool.plan.ranges import activation_parameters, shared_groups
 from qtool.plan.selection import Selection
@@ -36,6 +38,7 @@ class _State:
 
     vetoes: dict[str, str] = field(default_factory=dict)
     separate_joins: frozenset[str] = frozenset()
+    kept_clamps: frozenset[str] = frozenset()
     quantize_scores: bool = False
     settled: bool = False  # what does not pay has been taken back: from here on the wanted tensors only become fewer
 
@@ -87,6 +90,7 @@ def _graph_plan(graph: Graph, config: QuantConfig, selection: Selection, statist
         ctx = PlanContext(
             graph, config, selection, statistics, state.separate_joins, quantize_scores=state.quantize_scores
         )
+        ctx.kept_clamps = state.kept_clamps
         current = Round(ctx, state.vetoes)
         current.run()
         if state.veto(_that_do_not_pay(ctx)):
@@ -100,15 +104,21 @@ def _graph_plan(graph: Graph, config: QuantConfig, selection: Selection, statist
             continue
         decisions = [ctx.decided[id(n)] for n in graph.nodes if id(n) in ctx.decided]
         values = _quantized_values(graph, decisions)
+        settings = activation_settings(graph, decisions, list(values), config, selection)
+        clamps = symmetric_clamps(decisions, settings)
+        if clamps:
+            state.kept_clamps |= clamps
+            continue
+        decisions = with_forms(graph, decisions, settings, selection)
         if statistics is None:
             return _plan(graph, decisions, current.skips, dict.fromkeys(values), [])
-        tensors = activation_parameters(graph, values, decisions, config, ctx.activation_dtype, statistics)
+        tensors = activation_parameters(graph, values, decisions, settings.of, statistics)
         joins = _joins_to_separate(graph, decisions, tensors)
         if joins:
             state.separate_joins |= joins
             continue
-        decisions, notes = _with_weights(ctx, decisions, tensors)
-        notes += too_few_values(config, shared_groups(decisions, list(values)), statistics)
+        decisions, notes = _with_weights(ctx, decisions, tensors, settings)
+        notes += too_few_values(settings.of, shared_groups(decisions, list(values)), statistics)
         return _plan(graph, decisions, current.skips, tensors, notes)
 
 
@@ -250,7 +260,7 @@ def _joins_to_separate(graph: Graph, decisions: list[Decision], tensors: Mapping
 
 
 def _with_weights(
-    ctx: PlanContext, decisions: list[Decision], tensors: Mapping[str, QParams]
+    ctx: PlanContext, decisions: list[Decision], tensors: Mapping[str, QParams], settings: ActivationSettings
 ) -> tuple[list[Decision], list[str]]:
     """Fill in the parameters of constant operands; repair scales whose bias would not fit."""
     result: list[Decision] = []
@@ -258,6 +268,9 @@ def _with_weights(
     repairs: dict[str, int] = {}
     for decision in decisions:
         node = ctx.graph.by_name[decision.node]
+        own = ctx.selection.config_for(node)
+        # constant operands beside an activation are quantized as that is
+        beside = settings.of(decision.inputs[0][1]) if decision.inputs else own
         weights = []
         for weight in decision.weights:
             value = node.inputs[weight.index]
@@ -266,10 +279,10 @@ def _with_weights(
                 weight,
                 value,
                 ctx.graph,
-                weights=ctx.weight_dtype,
-                activations=ctx.activation_dtype,
-                per_channel=ctx.config.per_channel and node.op_type not in ctx.target.per_tensor_weights,
-                symmetric=ctx.config.symmetric_activations,
+                weights=qdtype(own.weights),
+                activations=qdtype(beside.activations),
+                per_channel=own.per_channel and node.op_type not in ctx.target.per_tensor_weights,
+                symmetric=beside.symmetric_activations,
             )
             weights.append(replace(weight, params=params))
         note = decision.note
@@ -283,7 +296,7 @@ def _with_weights(
                 note = f"raised the weight scale of {repaired} channel(s) so that the bias fits int32"
                 repairs[decision.node] = repaired
         depth = products_per_output(node, ctx) if decision.form is Form.OPERATOR and decision.weights else 0
-        wraps = wrap_note(decision.node, depth, ctx.activation_dtype.name, ctx.weight_dtype.name)
+        wraps = wrap_note(decision.node, depth, beside.activations, own.weights)
         if wraps is not None:
             notes.append(wraps)
         result.append(replace(decision, weights=tuple(weights), note=note))

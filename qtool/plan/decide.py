@@ -17,6 +17,7 @@ from qtool.plan.analysis import Graph
 from qtool.plan.ops import handlers
 from qtool.plan.ops.base import Phase, PlanContext, skip
 from qtool.plan.ops.clamp import ClampHandler
+from qtool.plan.ops.matmul import becomes_a_gemm
 from qtool.plan.ops.movers import MoverHandler
 from qtool.plan.ops.reasons import reason
 from qtool.plan.ops.rescale import absorbing_producer, rescale_factor
@@ -166,6 +167,10 @@ def _product_output(ctx: PlanContext, node: ir.Node, decision: Decision) -> Deci
 
     A plain MatMul that ends the graph is quantized like any other: that is the operator's own form. A bias is worth
     more than that, so with one the result stays float.
+
+    Where one reader wants codes and another a float, there is no good choice: onnxruntime (1.32) does not fuse a
+    product with a QuantizeLinear beside something else behind it, and computes in float with weights that it
+    dequantizes at every run. Then all readers get codes.
     """
     output = last_value(ctx.graph, node, decision)
     whole = _with_output(ctx, node, decision, output)
@@ -174,6 +179,15 @@ def _product_output(ctx: PlanContext, node: ir.Node, decision: Decision) -> Deci
         last = value.is_graph_output() and not list(value.uses()) and decision.bias is None and node.op_type == "MatMul"
         if ctx.all_readers_quantized(value) or last:
             return candidate
+    if not ctx.target.microsoft_operators or node.op_type not in ("MatMul", "Gemm"):
+        return decision  # it is not onnxruntime, or a Conv, whose result is float on purpose
+    with_add = node.op_type == "MatMul" and decision.bias is not None
+    if ctx.is_wanted(output) and not (with_add and not becomes_a_gemm(node, ctx.graph)):  # an Add would stand between
+        return replace(decision, outputs=(output.name or "",))
+    reader = ctx.graph.sole_consumer(output)
+    hidden = with_add and not (becomes_a_gemm(node, ctx.graph) and ctx.graph.rank(node.inputs[0]) == 2)
+    if reader is not None and reader.op_type in ("Relu", "Clip") and ctx.graph.is_default_domain(reader) and not hidden:
+        return replace(decision, clamp_apart=reader.name)
     return decision
 
 

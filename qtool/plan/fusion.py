@@ -8,7 +8,7 @@ a Relu that is part of a Conv is no node of its own.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -16,10 +16,14 @@ import onnx_ir as ir
 from qtool.config import QuantConfig
 from qtool.dtypes import qdtype
 from qtool.plan.analysis import Graph
+from qtool.plan.bodies import planned_graphs
+from qtool.plan.ops.matmul import becomes_a_gemm
 from qtool.plan.plan import Decision, Form, Plan
 
 PRODUCTS = ("QLinearMatMul", "MatMulIntegerToFloat", "QGemm")
-_MIN_BLOCK = 16  # of MatMulNBits, which takes the products of 16-bit activations
+# movers that onnxruntime (1.32) runs on codes if they read them, but does not take out of a DequantizeLinear and a
+# QuantizeLinear: in QDQ form they move floats
+MOVED_AS_FLOATS = frozenset(("Compress", "GatherND", "Pad", "ReverseSequence", "SpaceToDepth"))
 _CONVERTED = "uint8 of a pair that onnxruntime rewrites"
 _KEPT = "int8"
 
@@ -92,7 +96,11 @@ def predict_fusion(model: ir.Model, plan: Plan, config: QuantConfig) -> Fusion:
         plan: A plan, with or without parameters.
         config: Format and element types.
     """
-    return _Predictor(Graph(model.graph), plan, config).run()
+    found: list[NodeFusion] = []
+    for graph in planned_graphs(model):
+        inside = replace(plan, decisions=tuple(d for d in plan.decisions if d.node in graph.by_name))
+        found += _Predictor(graph, inside, config).run()
+    return Fusion(tuple(found))
 
 
 class _Predictor:
@@ -113,7 +121,7 @@ class _Predictor:
             for tensor in (*(t for _, t in decision.inputs), *decision.outputs)
         }
 
-    def run(self) -> Fusion:
+    def run(self) -> list[NodeFusion]:
         """Look at every decision that computes."""
         found = []
         for decision in self._plan.decisions:
@@ -121,7 +129,7 @@ class _Predictor:
                 answer = self._look_at(decision)
                 if answer is not None:
                     found.append(answer)
-        return Fusion(tuple(found))
+        return found
 
     def _look_at(self, decision: Decision) -> NodeFusion | None:
         """What becomes of one decision; None if its node vanishes."""
@@ -135,6 +143,8 @@ class _Predictor:
             return self._integer(decision, "QLinearConv" if decision.op_type == "Conv" else "QLinearMatMul")
         if not self._eight_bits:
             return self._of_16_bits(decision)
+        if decision.op_type == "Conv" and not decision.outputs:
+            return self._float(decision, "onnxruntime has no integer Conv with a float result")
         if decision.op_type in ("Relu", "Clip"):
             return self._float(decision, "its zero point is not the lowest code, where saturation would clamp")
         mixed = self._mixed_types(decision)
@@ -150,7 +160,7 @@ class _Predictor:
         return self._integer(decision, operator)
 
     def _is_written_as_integer_operator(self, decision: Decision) -> bool:
-        if self._config.format != "qlinear" or not decision.outputs:
+        if (decision.written_as or self._config.format) != "qlinear" or not decision.outputs:
             return False
         if decision.form is Form.MOVER:
             return True
@@ -164,13 +174,11 @@ class _Predictor:
         return "QLinearMatMul" if decision.outputs and decision.bias is None else "MatMulIntegerToFloat"
 
     def _becomes_a_gemm(self, decision: Decision) -> bool:
-        """Whether onnxruntime makes a Gemm of a MatMul and the Add behind it: only where it can reshape to a matrix."""
-        dims = self._graph.static_dims(self._graph.by_name[decision.node].inputs[0])
-        if dims is None:
-            return False
-        if len(dims) > 2 and self._config.activations == "int8" and self._graph.opset >= 21:
+        node = self._graph.by_name[decision.node]
+        rank = self._graph.rank(node.inputs[0])
+        if rank != 2 and self._config.activations == "int8" and self._graph.opset >= 21:
             return False  # the bias is written as a matrix there, because the Gemm would not load
-        return len(dims) == 2 or all(d is not None for d in dims)
+        return becomes_a_gemm(node, self._graph)
 
     def _of_16_bits(self, decision: Decision) -> NodeFusion:
         kind = self._config.activations

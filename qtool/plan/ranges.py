@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 
 import numpy as np
@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from qtool.calibrate.statistics import Statistics, TensorStatistics, merge
 from qtool.config import QuantConfig
-from qtool.dtypes import QDType
+from qtool.dtypes import QDType, qdtype
 from qtool.plan.analysis import Graph
 from qtool.plan.plan import Decision, Form
 from qtool.plan.tensor_methods import method_of
@@ -75,8 +75,7 @@ def activation_parameters(
     graph: Graph,
     values: Mapping[str, ir.Value],
     decisions: Sequence[Decision],
-    config: QuantConfig,
-    dtype: QDType,
+    settings_of: Callable[[str], QuantConfig],
     seen: Statistics,
 ) -> dict[str, QParams]:
     """Parameters of every quantized activation.
@@ -85,15 +84,15 @@ def activation_parameters(
         graph: The prepared graph.
         values: The quantized activations by name, in graph order.
         decisions: All decisions.
-        config: Method and symmetry.
-        dtype: Element type of activations.
+        settings_of: Type, method and symmetry of a tensor, equal for those that share their parameters.
         seen: Statistics of each of ``values``, each with at least one finite value.
     """
-    symmetric = config.symmetric_activations
-    fixed = _fixed(values, decisions, dtype, symmetric=symmetric)
+    fixed = fixed_ranges(values, decisions, settings_of)
     limits = _clamp_limits(graph, values)
     result: dict[str, QParams] = {}
     for group in shared_groups(decisions, list(values)):
+        config = settings_of(group[0])
+        dtype, symmetric = qdtype(config.activations), config.symmetric_activations
         ranges = [fixed[name] for name in group if name in fixed]
         measured: list[TensorStatistics] = [seen[name] for name in group if name not in fixed]
         if measured:
@@ -115,10 +114,10 @@ def activation_parameters(
     return result
 
 
-def _fixed(
-    values: Mapping[str, ir.Value], decisions: Sequence[Decision], dtype: QDType, *, symmetric: bool
+def fixed_ranges(
+    values: Mapping[str, ir.Value], decisions: Sequence[Decision], settings_of: Callable[[str], QuantConfig]
 ) -> dict[str, tuple[float, float]]:
-    """Fixed ranges, carried on through movers."""
+    """Ranges that the operators fix, by tensor, carried on through movers."""
     found: dict[str, tuple[float, float]] = {}
     mover_of = {out: d for d in decisions if d.form is Form.MOVER for out in d.outputs}
     for name, value in values.items():  # graph order: a mover's inputs come before its outputs
@@ -130,6 +129,8 @@ def _fixed(
             if known and len(known) == len(sources):
                 found[name] = (min(s[0] for s in known), max(s[1] for s in known))
         elif producer is not None:
+            config = settings_of(name)
+            dtype, symmetric = qdtype(config.activations), config.symmetric_activations
             own = fixed_range(producer.op_type, dtype, symmetric=symmetric)
             if own is not None:
                 found[name] = own

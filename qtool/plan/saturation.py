@@ -108,15 +108,15 @@ def _narrowed(graph: Graph, decision: Decision, layer: Layer, *, checked: bool) 
 
 def _summary(layers: Sequence[Layer], chosen: dict[str, Layer], checked: int) -> str:
     names = ", ".join(list(chosen)[:3]) + (f" and {len(chosen) - 3} more" if len(chosen) > 3 else "")
+    where = f"{len(chosen)} layer{'' if len(chosen) == 1 else 's'} ({names})"
+    if not layers:
+        return "no int16 sum can saturate without VNNI: all weights keep 8 bits"
     if not checked:
-        return (
-            "int16 saturation was not checked, because no samples are at hand: 7-bit weights in each of the "
-            f"{len(layers)} layers that could saturate without VNNI{f' ({names})' if names else ''}"
-        )
+        return f"no samples are at hand to check int16 sums on: 7-bit weights wherever they could saturate, in {where}"
     samples = "one sample" if checked == 1 else f"{checked} samples"
     if not chosen:
         return f"no int16 sum saturates without VNNI on {samples}: all weights keep 8 bits"
-    return f"7-bit weights in {len(chosen)} layers, whose int16 sums saturate without VNNI on {samples}: {names}"
+    return f"int16 sums saturate without VNNI on {samples}: 7-bit weights in {where}"
 
 
 def _layer(graph: Graph, plan: Plan, decision: Decision) -> Layer | None:

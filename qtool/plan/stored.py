@@ -74,6 +74,13 @@ class StoredWeight(WeightPlan):
             return np.ascontiguousarray(array.T)
         return array
 
+    @property
+    def arranged_shape(self) -> tuple[int, ...]:
+        """The shape of a weight in the order of its codes."""
+        if self.layout is Layout.FLAT:
+            return (self.shape[0], int(np.prod(self.shape[1:])))
+        return self.shape[::-1] if self.layout in (Layout.TRANSPOSED, Layout.NBITS) else self.shape
+
     def describe(self) -> str:
         """One clause for a table."""
         assert self.dtype is not None, "Bug: a stored weight without a type"

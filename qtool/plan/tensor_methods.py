@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from qtool.calibrate.methods import Method, parse_method
@@ -14,15 +14,21 @@ from qtool.errors import ConfigError
 
 def method_of(config: QuantConfig, group: Sequence[str]) -> tuple[Method, float | None]:
     """The method of tensors that share their parameters, and its parameter; one that matches decides for all."""
+    return parse_method(method_text(config, group))
+
+
+def method_text(config: QuantConfig, group: Sequence[str]) -> str:
+    """The method of tensors that share their parameters, as it was asked for."""
     for pattern, method in reversed(config.tensor_methods):
         if any(_matches(pattern, name) for name in group):
-            return parse_method(method)
-    return parse_method(config.method)
+            return method
+    return config.method
 
 
 def need_histograms(config: QuantConfig) -> bool:
     """Whether any of the methods reads histograms."""
-    texts = (config.method, *(method for _, method in config.tensor_methods))
+    of_nodes = (override.method for override in config.overrides if override.method is not None)
+    texts = (config.method, *(method for _, method in config.tensor_methods), *of_nodes)
     return any(parse_method(text)[0].needs_histogram for text in texts)
 
 
@@ -60,10 +66,13 @@ def without_effect(config: QuantConfig, quantized: Iterable[str]) -> list[str]:
     ]
 
 
-def too_few_values(config: QuantConfig, groups: Iterable[Sequence[str]], seen: Statistics) -> list[str]:
+def too_few_values(
+    settings_of: Callable[[str], QuantConfig], groups: Iterable[Sequence[str]], seen: Statistics
+) -> list[str]:
     """A line if percentiles are asked for that cut less than one value of some tensors."""
     short: dict[str, tuple[int, float]] = {}
     for group in groups:
+        config = settings_of(group[0])
         method, parameter = method_of(config, group)
         if method.name != "percentile" or parameter is None:
             continue

@@ -59,7 +59,7 @@ def plan_weights(model: ir.Model, config: QuantConfig, selection: Selection) -> 
         if node.op_type == "Constant" and node.graph is not model.graph:
             skips.append(Skip(name, node.op_type, "works on shapes or integers", expected=True))
             continue
-        answer = _decide(node, config, selection, opset)
+        answer = _decide(node, selection.config_for(node) if config.overrides else config, selection, opset)
         if isinstance(answer, Skip):
             skips.append(replace(answer, node=name))
         else:
@@ -253,6 +253,9 @@ def _notes(decisions: list[Decision], config: QuantConfig) -> tuple[str, ...]:
 
 def floor_of(config: QuantConfig) -> tuple[int, int]:
     """The lowest (opset, IR version) that the settings need, tables aside."""
+    if config.overrides:
+        floors = [floor_of(one) for one in (replace(config, overrides=()), *config.variants[1:])]
+        return max(f[0] for f in floors), max(f[1] for f in floors)
     dtype: QDType = qdtype(config.weights)
     opset, ir_version = dtype.floor(per_axis=config.per_channel, blocked=effective_block(config) is not None)
     if config.scale_type is not None:

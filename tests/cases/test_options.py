@@ -282,6 +282,7 @@ def test_every_setting_can_come_from_a_file(work):
         "format": '"qdq"', "activations": '"int8"', "weights": '"uint8"', "per_channel": "false",
         "symmetric_activations": "true", "method": '"mse"', "include": '["fc1"]', "exclude": '["fc2"]',
         "dedicated_qdq": "true", "allow_empty": "true", "tensor_methods": '{"*" = "minmax", x = "mse"}',
+        "overrides": '[{nodes = ["fc1"], float = true}]',
     }  # fmt: skip
     weights_only = {"weight_only": "true", "weights": '"uint8"', "block": "16"}
     modes = [

@@ -14,6 +14,7 @@ from tests.cli.fakes import statistics, strict_json
 GIVEN = {
     "output": Path("m.stats.npz"),
     "config": None,
+    "target": None,
     "samples": None,
     "shuffle": None,
     "batch": None,

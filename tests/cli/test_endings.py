@@ -124,7 +124,7 @@ def test_a_reader_that_stops_reading_is_no_error():
     process.stdout.close()
     process.stdout = None
     code, _, err = finish(process)
-    assert (code, err) == (0, "hint: -v lists every node.\n")
+    assert (code, err) == (0, "hint: -v lists every node; --show quantized or --show skipped some of them.\n")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device /dev/full")

@@ -16,7 +16,18 @@ from tests.cli.fakes import strict_json
 def test_inspect_by_operator(api, qtool_command):
     fake = api()
     ended = qtool_command("inspect", "m.onnx", "--config", "c.toml")
-    modes = dict.fromkeys(("weights", "dynamic", "weight_only", "block", "scale_type", "matmul_nbits"))
+    names = (
+        "target",
+        "weights",
+        "dynamic",
+        "weight_only",
+        "block",
+        "scale_type",
+        "matmul_nbits",
+        "prepare",
+        "overrides",
+    )
+    modes = dict.fromkeys(names)
     assert fake.calls == [("inspect", (Path("m.onnx"),), {"config": Path("c.toml")} | modes)]
     assert ended.code == 0
     assert ended.out.splitlines() == [
@@ -34,7 +45,7 @@ def test_inspect_by_operator(api, qtool_command):
         "",
         "1 of 3 nodes would be quantized",
     ]
-    assert ended.err == "hint: -v lists every node.\n"
+    assert ended.err == "hint: -v lists every node; --show quantized or --show skipped some of them.\n"
 
 
 def test_inspect_every_node_with_control_characters_spelled_out(api, qtool_command):

@@ -29,7 +29,10 @@ NOT_GIVEN = {
     "block": None,
     "scale_type": None,
     "matmul_nbits": None,
+    "overrides": None,
     "config": None,
+    "target": None,
+    "prepare": None,
     "random_calib": None,
     "samples": None,
     "shuffle": None,
@@ -54,6 +57,7 @@ def test_what_is_not_given_is_none(api, qtool_command):
     [
         (["-o", "q.onnx"], {"output": Path("q.onnx")}),
         (["--output", "q.onnx"], {"output": Path("q.onnx")}),
+        (["--target", "qnn"], {"target": "qnn"}),
         (["--format", "qdq"], {"format": "qdq"}),
         (["--activations", "int8"], {"activations": "int8"}),
         (["--weights", "uint8"], {"weights": "uint8"}),
@@ -69,6 +73,15 @@ def test_what_is_not_given_is_none(api, qtool_command):
         ),
         (["--include", "a", "--include", "op:Conv"], {"include": ["a", "op:Conv"]}),
         (["--exclude", "/head/*"], {"exclude": ["/head/*"]}),
+        (
+            ["--override", "a=weights:int4,per_channel:false", "--override", "op:Gemm=float"],
+            {
+                "overrides": [
+                    {"nodes": ["a"], "weights": "int4", "per_channel": False},
+                    {"nodes": ["op:Gemm"], "float": True},
+                ]
+            },
+        ),
         (["--config", "c.toml"], {"config": Path("c.toml")}),
         (["--stats", "s.npz"], {"stats": Path("s.npz")}),
         (["--random-calib", "4"], {"random_calib": 4}),

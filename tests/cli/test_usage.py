@@ -63,7 +63,10 @@ def test_no_arguments_print_the_help(qtool_command):
     assert ended.out.strip() == qtool_command("--help").out.strip()
 
 
-@pytest.mark.parametrize("command", ["quantize", "calibrate", "eval", "compare", "inspect", "info", "bench kernels"])
+COMMANDS = ("quantize", "calibrate", "eval", "compare", "inspect", "info", "convert", "diff", "bench kernels")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_examples(qtool_command, command):
     ended = qtool_command(*command.split(), "-h")
     assert ended.code == 0

@@ -16,8 +16,9 @@ import pytest
 from qtool.calibrate.samples import open_samples
 from qtool.errors import ConfigError, DataError, ModelError
 from qtool.evaluate.compare import automatic_batch_size, compare, latency_batch_size
-from qtool.evaluate.gates import check, parse_gates
-from qtool.evaluate.report import Report, Source
+from qtool.evaluate.gates import check, judged, parse_gates
+from qtool.evaluate.metrics import METRICS
+from qtool.evaluate.report import Report, Source, Statistic
 from qtool.runtime import create_session
 
 
@@ -189,6 +190,22 @@ def test_new_nan_always_fails() -> None:
     assert report.to_dict()["outputs"][0]["values"]["sqnr"] == "nan"  # type: ignore[call-overload,index]
 
 
+def test_nan_in_both_models_fails_too() -> None:
+    report = evaluate(IDENTITY, IDENTITY, {"x": rows(1, math.nan, 3)})
+    line = "Output 'y': 1 of 3 values are NaN in the quantized and the float model."
+    assert report.failures == (line,)
+    assert not report.passed
+
+
+def test_nan_of_another_shape_fails_too() -> None:
+    gather = (
+        "(float[N, 3] x) => (float[K, 2] y) "
+        "{{ r = {}(x) i = NonZero(r) t = Transpose(i) f = Cast<to=1>(t) m = Neg(f) y = {}(m) }}"
+    )
+    report = evaluate(gather.format("Identity", "Identity"), gather.format("Round", "Sqrt"), {"x": rows(0.25, 1, 2)})
+    assert report.failures == ("Output 'y': 2 values are NaN in the quantized model.",)
+
+
 def test_new_infinities_are_noted() -> None:
     report = evaluate(
         IDENTITY, "(float[N, 3] x) => (float[N, 3] y) { y = Reciprocal(x) }", {"x": rows(1, 0, 1, math.inf, 0, 1)}
@@ -349,3 +366,204 @@ def test_what_no_engine_takes_has_no_hint() -> None:
     assert caught.value.hint is None
     with pytest.raises(ConfigError, match=r"^Unknown engine 'tvm'; expected one of ort, spec, spec-avx2\.$"):
         compare(reference, reference, samples, engine="tvm")
+
+
+# ------------------------------------------------------------------------------------------- labels of every kind
+
+
+def stats_of(report: Report, metric: str) -> Statistic:
+    return report.outputs[0].statistics[metric]
+
+
+def test_a_label_map() -> None:
+    text = "(float[N, 2, 1, 3] x) => (float[N, 2, 1, 3] y) {{ y = {}(x) }}"
+    x = np.array([[[[0.6, 0.4, 0.8]], [[0.7, 0.3, 0.1]]]], np.float32)  # classes 1 0 0; rounded, a tie: 0 0 0
+    report = evaluate(
+        text.format("Identity"), text.format("Round"), {"x": x, "truth": np.array([[[1, 0, 255]]])}, "truth"
+    )
+    assert report.label_kind == "a label map"
+    assert report.primary == "miou"
+    assert report.outputs[0].float_values == {"top1": 1.0, "miou": 1.0}
+    assert report.outputs[0].values["top1"] == 0.5
+    assert report.outputs[0].values["miou"] == (1 / 2 + 0) / 2
+
+
+def test_a_mask() -> None:
+    text = "(float[N, 1, 2, 2] x) => (float[N, 1, 2, 2] y) {{ y = {}(x) }}"
+    x = np.array([0.9, 0.7, 0.2, 0.3], np.float32).reshape(1, 1, 2, 2)
+    truth = np.array([[[255, 0], [0, 0]]], np.uint8)
+    report = evaluate(text.format("Identity"), text.format("Floor"), {"x": x, "truth": truth}, "truth")
+    # 1 1 0 0 against 1 0 0 0: foreground 1/2, background 2/3; then nothing is foreground: 0, 3/4
+    assert report.outputs[0].float_values["miou"] == (1 / 2 + 2 / 3) / 2
+    assert report.outputs[0].values["miou"] == (0 + 3 / 4) / 2
+
+
+@pytest.mark.parametrize("shape", [(4, 1), (4,)])
+def test_regression_targets(shape: tuple[int, ...]) -> None:
+    text = "(float[N, 1] x) => (float[N, 1] y) {{ y = {}(x) }}"
+    data = {
+        "x": np.array([[0.25], [1], [2], [3]], np.float32),
+        "t": np.array([0.25, 1, 2, 4], np.float32).reshape(shape),
+    }
+    report = evaluate(text.format("Identity"), text.format("Round"), data, "t")
+    assert report.label_kind == "regression targets"
+    assert set(report.metrics) >= {"mse", "mae", "r2"}
+    assert report.outputs[0].float_values["mse"] == 1 / 4
+    assert report.outputs[0].values["mse"] == (1 + 0.0625) / 4
+    assert report.outputs[0].values["mae"] == 1.25 / 4
+
+
+def test_sequences_of_ids() -> None:
+    text = "(float[N, 4, 3] x) => (float[N, 4, 3] y) {{ y = {}(x) }}"
+    x = np.eye(3, dtype=np.float32)[np.array([[0, 1, 1, 2], [1, 0, 1, 0]])]
+    data = {"x": x, "ids": np.array([[1, 2], [1, 1]])}
+    report = evaluate(text.format("Identity"), text.format("Identity"), data, "ids", ctc_blank=0)
+    assert report.label_kind == "sequences of ids"
+    assert report.outputs[0].values["cer"] == 0.0
+    assert "wer" not in report.metrics
+    report = evaluate(
+        text.format("Identity"), text.format("Neg"), data, "ids", ctc_blank=0, word_separator=2, metrics=["wer", "cer"]
+    )
+    assert report.outputs[0].float_values == {"cer": 0.0, "wer": 0.0}
+    with pytest.raises(DataError, match=r"Labels 'ids' of shape \(2, 2\) fit no output"):
+        evaluate(text.format("Identity"), text.format("Identity"), data, "ids")
+
+
+def test_tokens_have_a_perplexity_and_error_rates_when_asked() -> None:
+    text = "(float[N, T, 3] x) => (float[N, T, 3] y) { y = Identity(x) }"
+    data = {"x": np.zeros((2, 2, 3), np.float32), "labels": np.array([[0, 1], [2, -100]])}
+    report = evaluate(text, text, data, "labels", metrics=["default", "cer"])
+    assert report.outputs[0].values["perplexity"] == pytest.approx(3.0, rel=1e-15)
+    assert report.outputs[0].values["cer"] == 2 / 3
+    assert report.outputs[0].values["top1"] == 1 / 3
+
+
+@pytest.mark.parametrize(
+    ("labels", "metrics", "message"),
+    [
+        (np.array(["a", "b"]), None, "Labels 'l' are text; expected class indices"),
+        (np.array([1j, 2j]), None, "Labels 'l' are complex128"),
+        (
+            np.zeros((2, 3)),
+            ["top1"],
+            "Metric 'top1' compares with class indices or .*; labels 'l' are regression targets",
+        ),
+        (np.array([0, 1]), ["r2"], "Metric 'r2' compares with regression targets; labels 'l' are class indices"),
+        (np.array([0.0, 1.0]), None, r"fit no output; expected for float64 the shape of an output"),
+    ],
+)
+def test_labels_that_cannot_be_used(labels: np.ndarray[Any, Any], metrics: list[str] | None, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        evaluate(IDENTITY, ROUND, {"x": rows(1, 2, 3, 4, 5, 6), "l": labels}, "l", metrics=metrics)
+
+
+def test_all_metrics_are_those_that_the_labels_allow() -> None:
+    report = evaluate(IDENTITY, ROUND, {"x": rows(1, 2, 3, 4, 5, 6), "l": np.array([2, 2])}, "l", metrics=["all"])
+    assert set(report.metrics) == {
+        name
+        for name, metric in METRICS.items()
+        if not metric.needs_labels or name in ("top1", "top5", "f1", "mcc", "miou", "perplexity")
+    }
+
+
+# ------------------------------------------------------------------------------------------------------- statistics
+
+
+def test_statistics_of_answers() -> None:
+    x = np.eye(3, dtype=np.float32)[np.zeros(20, int)] * 0.25
+    x[:6, 1] = 0.75
+    labels = np.where(np.arange(20) < 6, 1, 0)
+    # six samples whose best score is cut down to a tie, which class 0 wins
+    report = evaluate(
+        IDENTITY,
+        "(float[N, 3] x) => (float[N, 3] y) <float half = {0.2}> { y = Min(x, half) }",
+        {"x": x, "l": labels},
+        "l",
+    )
+    found = stats_of(report, "top1")
+    assert (found.n, found.float_value, found.quantized_value, found.delta) == (20, 1.0, 0.7, pytest.approx(-0.3))
+    assert (found.lost, found.gained, found.p_value, found.method) == (6, 0, 2 / 64, "score")
+    assert found.detectable == 6 / 20
+    low, high = found.interval or (0.0, 0.0)
+    assert -1 < low < -0.3 < high < 0
+    assert report.notes == ()  # the drop is shown
+
+
+def test_statistics_do_not_depend_on_the_batch_size() -> None:
+    rng = np.random.default_rng(8)
+    x = rng.normal(0, 2, (30, 3)).astype(np.float32)
+    data = {"x": x, "l": rng.integers(0, 3, 30)}
+    found = [
+        evaluate(IDENTITY, ROUND, data, "l", metrics=["all"], batch_size=size).outputs[0].statistics
+        for size in (1, 7, 30)
+    ]
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        for name, one in found[0].items():
+            assert other[name].interval == pytest.approx(one.interval, rel=1e-9)
+            assert other[name].n == one.n == 30
+    assert found[0]["sqnr"].method == "bootstrap"
+    assert found[0]["sqnr"].delta is None
+    assert found[0]["f1"].delta is not None
+
+
+def test_samples_that_share_an_output_have_no_interval() -> None:
+    text = "(float[N, 3] x) => (float[K] y) {{ r = {}(x) y = ReduceMax<axes=[0], keepdims=0>(r) }}"
+    data = {"x": np.arange(60, dtype=np.float32).reshape(20, 3) / 4}
+    report = evaluate(text.format("Identity"), text.format("Round"), data, metrics=["sqnr", "sqnr_p5"])
+    assert report.outputs[0].values["sqnr_p5"] is None
+    assert report.outputs[0].values["sqnr"] is not None
+    assert report.outputs[0].statistics == {}
+
+
+# --------------------------------------------------------------------------------------- outputs and degenerate ones
+
+THREE = (
+    "(float[N, 3] x) => (float[N, 3] y, int64[N, 3] i, bool[N, 3] b) <float zero = {{0}}> "
+    "{{ y = {0}(x) i = Cast<to=7>(y) b = Greater(y, zero) }}"
+)
+
+
+def test_outputs_are_selected() -> None:
+    texts = THREE.format("Identity"), THREE.format("Round")
+    report = evaluate(*texts, {"x": rows(1, 2, 3)}, outputs=["b", "y"])
+    assert [output.name for output in report.outputs] == ["y", "b"]
+    with pytest.raises(
+        ConfigError, match=r"The model has no output 'bb'; expected one of: y, i, b; did you mean 'b'\?"
+    ):
+        evaluate(*texts, {"x": rows(1, 2, 3)}, outputs=["bb"])
+    with pytest.raises(ConfigError, match="No output is selected"):
+        evaluate(*texts, {"x": rows(1, 2, 3)}, outputs=[])
+
+
+DEGENERATE = {
+    "zeros": rows(0, 0, 0, 0, 0, 0),
+    "nan": rows(math.nan, 1, 2, 3, 4, 5),
+    "all nan": np.full((2, 3), math.nan, np.float32),
+    "infinite": rows(math.inf, -math.inf, 0, 1, 2, 3),
+    "all infinite": np.full((2, 3), -math.inf, np.float32),
+    "large": rows(3e38, -3e38, 1e-45, 0.5, 2.5, 1e38),
+    "one": rows(0.25, 1, 2),
+    "many": np.tile(rows(0.25, 1, 2), (9, 1)),
+}
+
+
+@pytest.mark.parametrize("operator", ["Identity", "Round", "Sqrt", "Neg", "Reciprocal"])
+@pytest.mark.parametrize("case", DEGENERATE)
+def test_reports_of_degenerate_outputs_are_strict_json(case: str, operator: str) -> None:
+    x = DEGENERATE[case]
+    for labels in (np.full(len(x), 2), x.copy() if np.isfinite(x).all() else None):
+        data = {"x": x} if labels is None else {"x": x, "l": labels}
+        report = evaluate(
+            THREE.format("Identity"),
+            THREE.format(operator),
+            data,
+            None if labels is None else "l",
+            metrics=["all"],
+        )
+        json.dumps(judged(report, parse_gates(["sqnr=1"], ["kl=1"])).to_dict(), allow_nan=False)
+        assert report.passed == (not np.isnan(x).any() and not (operator == "Sqrt" and (x < 0).any()))
+        if operator == "Identity" and not np.isnan(x).any():
+            values = report.outputs[0].values
+            assert values["sqnr"] == math.inf
+            assert (values["nmse"], values["max_abs"], values["kl"], values["js"]) == (0.0, 0.0, 0.0, 0.0)

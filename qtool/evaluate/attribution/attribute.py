@@ -1,8 +1,8 @@
 """Which quantized operator the noise comes from: both models run side by side, and every operator alone on float input.
 
 The work is bounded: some hundred megabytes of observed arrays, taken from the first samples, say of each operator what
-all samples would. Sessions of single operators are kept from batch to batch while they are small, otherwise one batch
-is looked at. Nothing grows with the number of samples, and activations not with the number of layers.
+all samples would. Nothing grows with the number of samples or layers: arrays and the sessions of single operators live
+as long as one operator is looked at in one batch, and weights stay in the files.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 
 from qtool.calibrate.collect import available_cores
-from qtool.calibrate.segments import SegmentedModel, SourceGraph, read_graph
+from qtool.calibrate.segments import SegmentedModel
 from qtool.errors import ConfigError
 from qtool.evaluate.attribution.advice import WORTH_DB, WORTH_SHARE, Advice, advise
 from qtool.evaluate.attribution.command import Origin
 from qtool.evaluate.attribution.graph import Array, Graph
+from qtool.evaluate.attribution.lazy import lazy_graph
 from qtool.evaluate.attribution.next_steps import Option, Starting, commands_of
 from qtool.evaluate.attribution.operator import FloatPart, Operator, float_part
 from qtool.evaluate.attribution.order import sink_dequantizers
 from qtool.evaluate.attribution.report import Attribution, Cause, LayerReport, ranked
-from qtool.evaluate.attribution.share import Errors, output_noise, shares
+from qtool.evaluate.attribution.share import MOST_MEASURED, Errors, output_noise, shares
 from qtool.evaluate.attribution.tally import UnitTally
 from qtool.evaluate.attribution.units import Unit, Units, find_units
 from qtool.evaluate.attribution.walk import OBSERVED, Arrays, needs, walk
@@ -42,10 +43,14 @@ Feeds: TypeAlias = "Mapping[str, Array]"
 
 OBSERVED_BYTES = 192 << 20
 """Arrays that are looked at, all operators and samples together."""
-BATCH_BYTES = 24 << 20
+BATCH_BYTES = 16 << 20
+"""Arrays of the largest unit in a batch."""
+HELD_BYTES = 16 << 20
+"""Arrays of units that are worked on at a time; what is computed of them is some times as much."""
 MOST_SAMPLES = 256
-KEPT_WEIGHTS = 96 << 20
-"""Bytes of float weights of single operators that are kept from batch to batch."""
+MOST_INJECTED = 16
+MANY_INJECTED = 3
+"""Samples from which a batch for injected errors is worth the sessions of all operators once more."""
 _ENOUGH = 0.8  # of the noise, to be removed by the last command
 _MOST_OPTIONS = 6
 
@@ -84,14 +89,8 @@ def load_pair(float_model: Model, quant_model: Model) -> Pair:
         ModelError: If one cannot be read.
         ConfigError: If the second has none.
     """
-    import onnx
-
-    reference = Graph(read_graph(float_model))
-    source = read_graph(quant_model)
-    if source.proto is quant_model:  # a caller's own
-        copy = onnx.ModelProto()
-        copy.CopyFrom(source.proto)
-        source = SourceGraph(copy, source.base_dir)
+    reference = Graph(lazy_graph(float_model))
+    source = lazy_graph(quant_model)
     sink_dequantizers(source.proto)
     quantized = Graph(source)
     found = find_units(quantized, reference)
@@ -188,7 +187,7 @@ class _Run:
         ]
         self.misfits |= dict.fromkeys(sorted(set(range(len(pair.units))) - set(self.numbers)))
         self.tallies = [self._tally(number) for number in range(len(pair.units))]
-        self._weights = sum(_weight_bytes(unit) for unit in pair.units)
+        self._largest = 1
 
     def _tally(self, number: int) -> UnitTally:
         unit, part = self.pair.units[number], self.pair.parts[number]
@@ -198,25 +197,30 @@ class _Run:
     def all(self, samples: Samples, limit: int | None) -> None:
         """Look at the first samples."""
         first = samples.fixed_batch or 1
-        keep = self._weights <= KEPT_WEIGHTS
-        nbytes = 0
-        for rows, feeds in samples.slice(0, min(first, samples.count)).counted_batches(None):
-            self.first_feeds = feeds
-            nbytes += self._batch(feeds, first=True, keep=keep)
-            self.samples += rows
-        if not keep:
-            return
+        nbytes = self._next(samples, first, first, errors=True)
         each = max(1, nbytes // max(1, self.samples))
         most = min(samples.count, limit if limit is not None else min(MOST_SAMPLES, OBSERVED_BYTES // each))
-        most -= most % first
-        if most <= self.samples:
-            return
-        size = max(1, min(BATCH_BYTES // each, most))
-        for rows, feeds in samples.slice(self.samples, most).counted_batches(size):
-            self._batch(feeds, first=False, keep=True)
-            self.samples += rows
+        size = max(1, min(BATCH_BYTES // max(1, self._largest // first), MOST_SAMPLES))
+        # the runs with injected errors are to cost about one pass over the samples
+        injected = min(samples.count // MOST_MEASURED, size, MOST_INJECTED, most - self.samples)
+        if injected > MANY_INJECTED and samples.batchable:
+            self.errors = Errors()
+            self._next(samples, injected, injected, errors=True)
+        self._next(samples, (most - self.samples) // first * first, size, errors=False)
 
-    def _batch(self, feeds: Feeds, *, first: bool, keep: bool) -> int:
+    def _next(self, samples: Samples, number: int, size: int, *, errors: bool) -> int:
+        """Look at the next samples; the bytes of what was seen."""
+        nbytes = 0
+        if number <= 0:
+            return 0
+        for rows, feeds in samples.slice(self.samples, self.samples + number).counted_batches(size):
+            if errors:
+                self.first_feeds = feeds
+            nbytes += self._batch(feeds, first=errors)
+            self.samples += rows
+        return nbytes
+
+    def _batch(self, feeds: Feeds, *, first: bool) -> int:
         """Add a batch to all tallies; the bytes that were looked at.
 
         Units are worked on at a time, as many as there are threads; the batch is done with before the next one, so that
@@ -224,40 +228,45 @@ class _Run:
         """
         units = [self.pair.units[number] for number in self.numbers]
         reference, candidate = self._models
-        nbytes = done = 0
-        pending: deque[Future[None]] = deque()
+        nbytes = held = done = 0
+        pending: deque[tuple[int, Future[None]]] = deque()
+
+        def finish() -> None:
+            nonlocal held, done
+            size, future = pending.popleft()
+            future.result()
+            held -= size
+            done += 1
+            if self._progress is not None and first:
+                self._progress(done, len(units))
+
         with ThreadPoolExecutor(self._workers) as pool:
             try:
                 for position, (_, arrays) in enumerate(walk(reference, candidate, units, feeds)):
-                    nbytes += sum(a.nbytes for a in (*arrays.expected.values(), *arrays.found.values()))
-                    pending.append(pool.submit(self._unit, self.numbers[position], arrays, feeds, first, keep))
-                    while len(pending) > self._workers:
-                        pending.popleft().result()
-                        done += 1
-                        self._tell(done, len(units), first)
+                    size = sum(a.nbytes for a in (*arrays.expected.values(), *arrays.found.values()))
+                    nbytes += size
+                    self._largest = max(self._largest, size)
+                    while pending and (len(pending) >= self._workers or held + size > HELD_BYTES):
+                        finish()
+                    held += size
+                    pending.append((size, pool.submit(self._unit, self.numbers[position], arrays, feeds, first)))
+                    del arrays
                 while pending:
-                    pending.popleft().result()
-                    done += 1
-                    self._tell(done, len(units), first)
+                    finish()
             finally:
-                for one in pending:
+                for _, one in pending:
                     one.cancel()
         return nbytes
 
-    def _unit(self, number: int, arrays: Arrays, feeds: Feeds, first: bool, keep: bool) -> None:
+    def _unit(self, number: int, arrays: Arrays, feeds: Feeds, first: bool) -> None:
         tally = self.tallies[number]
-        error = tally.update(arrays, feeds)
+        error = tally.update(arrays, feeds, wanted=first)
         with self._lock:
             if error is None:
                 self.misfits[number] = None
             elif first:
                 self.errors.add(number, tally.noise_to_signal, error)
-        if not keep:
-            tally.operator.close()
-
-    def _tell(self, done: int, total: int, first: bool) -> None:
-        if self._progress is not None and first:
-            self._progress(done, total)
+        tally.operator.close()
 
     def close(self) -> None:
         """Give the sessions back."""
@@ -265,10 +274,6 @@ class _Run:
         for tally in self.tallies:
             tally.operator.close()
         release_arena()
-
-
-def _weight_bytes(unit: Unit) -> int:
-    return sum(array.nbytes for array in unit.constants.values())
 
 
 def _report(

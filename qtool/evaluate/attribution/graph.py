@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qtool import kernels
+from qtool.evaluate.attribution.lazy import tensor_bytes
 
 if TYPE_CHECKING:
     import onnx
@@ -91,8 +92,7 @@ class Graph:
             if value.name != "value":
                 return np.asarray(_plain(value))
             tensor = value.t
-        folder = "" if self.source.base_dir is None else str(self.source.base_dir)
-        return numpy_helper.to_array(tensor, folder)
+        return numpy_helper.to_array(tensor_bytes(tensor, self.source.base_dir))
 
     def is_dequantized_constant(self, name: str) -> bool:
         """Whether a value is a DequantizeLinear of a constant."""

@@ -136,11 +136,16 @@ class UnitTally:
         self.inputs = [InputTally(o) for o in unit.operands if o.params is not None or o.dynamic]
         self.output = InputTally(Operand(unit.output, unit.source, "", unit.params)) if unit.owns_output else None
 
-    def update(self, arrays: Arrays, feeds: Mapping[str, Array]) -> Array | None:
+    def update(self, arrays: Arrays, feeds: Mapping[str, Array], *, wanted: bool) -> Array | None:
         """Add a batch.
 
+        Args:
+            arrays: What the two models have.
+            feeds: What they were fed.
+            wanted: Whether the error is wanted.
+
         Returns:
-            The error that is the unit's own; None if shapes do not fit.
+            The error that is the unit's own, if it is wanted; None if shapes do not fit.
         """
         unit, operator = self.unit, self.operator
         exact = {o.tensor: arrays.expected[o.tensor] for o in unit.operands}
@@ -155,11 +160,20 @@ class UnitTally:
             rounded[name], inside = tally.update(exact[name])
             clamped[name] = exact[name] if inside is None else inside
             clips |= inside is not None
+        self.signal += energy(y)
+        self.elements += y.size
+        # arrays are dropped as soon as they are added up: for large activations they are what memory goes to
+        self._add("total", found, y)
+        del found
+        self._add("inherited", operator.exact(self._quantized(arrays), feeds), y)
         weighted = operator.stored(exact, feeds) if operator.has_own_weights else y
         if weighted.shape != y.shape:
             return None
+        self._add("weight", weighted, y)
         within = operator.stored(clamped, feeds) if clips else weighted
+        del clamped
         own = operator.stored(rounded, feeds) if self.inputs else within
+        del rounded
         if self.output is not None:
             params = unit.params
             assert params is not None, "Bug: an output without codes"
@@ -169,21 +183,19 @@ class UnitTally:
             within = np.clip(within, np.float32(params.low - half), np.float32(params.high + half))
             codes = kernels.quantize(own, params.scale, params.zero, num_threads=1)
             own = kernels.dequantize(codes, params.scale, params.zero, num_threads=1)
-        quantized = {o.tensor: read(arrays.found[o.source], o.params) for o in unit.operands}
-        arrived = operator.exact(quantized, feeds)
-        self.signal += energy(y)
-        self.elements += y.size
-        for part, (a, b) in {
-            "own": (own, y),
-            "weight": (weighted, y),
-            "clip": (within, weighted),
-            "round": (own, within),
-            "inherited": (arrived, y),
-            "total": (found, y),
-        }.items():
-            if a is not b:
-                self.energies[part] += difference_energy(a, b)
-        return own - y
+        self._add("clip", within, weighted)
+        del weighted
+        self._add("round", own, within)
+        del within
+        self._add("own", own, y)
+        return own - y if wanted else own
+
+    def _add(self, part: str, a: Array, b: Array) -> None:
+        if a is not b:
+            self.energies[part] += difference_energy(a, b)
+
+    def _quantized(self, arrays: Arrays) -> dict[str, Array]:
+        return {o.tensor: read(arrays.found[o.source], o.params) for o in self.unit.operands}
 
     @property
     def noise_to_signal(self) -> float:

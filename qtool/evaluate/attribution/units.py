@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MADE = re.compile(
     r"^(.+?)_(?:quantized|dequantized|float|QuantizeLinear_Output|DequantizeLinear_Output|QuantizeLinear_Input)(?:_\d+)?$"
 )
-_MOVERS = frozenset(
+MOVERS = frozenset(
     (
         "DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Pad", "ReduceMax", "ReduceMin",
         "Reshape", "Resize", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
@@ -353,7 +353,7 @@ class _Finder:
         weights = [pair for pair in read if graph.is_dequantized_constant(pair[1])]
         weights = [pair for pair in weights if self._codes_dtype(pair[1]) != "int32"]
         activations = [pair for pair in read if not graph.is_dequantized_constant(pair[1])]
-        if not weights and (not activations or (is_op(node, *_MOVERS))):
+        if not weights and (not activations or (is_op(node, *MOVERS))):
             return None
         chain, value = self._absorb(node)
         quantizers = self._quantizers(value)
@@ -518,7 +518,7 @@ class _Finder:
             value = seen.pop()
             yield value
             maker = self._graph.producer(value)
-            if maker is not None and is_op(maker, *_MOVERS, "Concat", "QuantizeLinear", "DequantizeLinear"):
+            if maker is not None and is_op(maker, *MOVERS, "Concat", "QuantizeLinear", "DequantizeLinear"):
                 seen += [name for name in maker.input if not self._graph.is_constant(name)]
 
     def _is_owner(self, unit: Unit, read: set[str]) -> bool:

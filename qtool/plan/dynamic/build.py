@@ -51,7 +51,10 @@ def build_dynamic_plan(model: ir.Model, config: QuantConfig, selection: Selectio
         ctx = DynamicContext(graph, config, selection)
         for node in graph.nodes:
             total += 1
-            answer = _decide(node, ctx)
+            own = ctx
+            if config.overrides:
+                own = DynamicContext(graph, selection.config_for(node), selection)
+            answer = _decide(node, own)
             if isinstance(answer, Skip):
                 skips.append(answer)
                 continue

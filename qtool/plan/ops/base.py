@@ -49,6 +49,7 @@ class PlanContext:
             exists quantized (a Conv's output, and whatever is derived from one).
         decided: Decisions so far, by node identity.
         absorbed: The node that a node is part of, by node identity.
+        kept_clamps: Relus and Clips that must not be absorbed, because an override fixes the zero point behind them.
         separate_joins: Concats that must not share one range, because it reaches beyond an absorbed Clip's bounds.
         quantize_scores: Whether the products of attention are quantized, too. They are where the graph has no others:
             beside products with weights they would cost most of the accuracy and gain least.
@@ -78,6 +79,7 @@ class PlanContext:
         self.native: set[str] = set()
         self.decided: dict[int, Decision] = {}
         self.absorbed: dict[int, ir.Node] = {}
+        self.kept_clamps: frozenset[str] = frozenset()
 
     def writes_codes(self, node: ir.Node) -> bool:
         """Whether the integer operator's result only exists quantized on this target."""
@@ -126,7 +128,7 @@ class PlanContext:
         if self.config.symmetric_activations:
             return None
         clamp = self.graph.clamp(self.graph.sole_consumer(value))
-        if clamp is None or clamp.low != 0.0 or clamp.high <= 0.0:
+        if clamp is None or clamp.low != 0.0 or clamp.high <= 0.0 or clamp.node.name in self.kept_clamps:
             return None
         return None if self.selection.reason_to_skip(clamp.node) is not None else clamp
 

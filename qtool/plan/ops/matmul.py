@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from qtool.plan.analysis import dims_of
+from qtool.plan.analysis import Graph, dims_of
 from qtool.plan.ops.base import Handler, Phase, PlanContext, indexed, skip
 from qtool.plan.plan import BiasPlan, Decision, Form, Skip, WeightPlan
 
@@ -88,6 +88,12 @@ def _bias(node: ir.Node, weight: ir.Value, ctx: PlanContext) -> tuple[BiasPlan |
     bias = add.inputs[index]
     assert bias is not None
     return BiasPlan(bias.name or "", add.name or "", index), (add.name or "",)
+
+
+def becomes_a_gemm(node: ir.Node, graph: Graph) -> bool:
+    """Whether onnxruntime makes a Gemm of a MatMul and the Add behind it: only where it can reshape to a matrix."""
+    dims = graph.static_dims(node.inputs[0])
+    return dims is not None and (len(dims) == 2 or all(d is not None for d in dims))
 
 
 def _feeds_softmax(value: ir.Value) -> bool:

@@ -1,0 +1,29 @@
+"""diff(): in what the quantization of two models differs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from qtool.api.settings import ModelLike
+
+if TYPE_CHECKING:
+    from qtool.convert import Difference
+
+
+def diff(a: ModelLike, b: ModelLike) -> Difference:
+    """Compare the quantization parameters of two models: scales, zero points, types, axes, blocks and codes.
+
+    Tensors are matched by the names that they share, whatever the form: the operator form and the QDQ form of one model
+    have no difference.
+
+    Args:
+        a: A path, proto or onnx_ir model; never changed.
+        b: Another.
+
+    Raises:
+        ModelError: For a model that cannot be read.
+    """
+    from qtool.convert import difference, parameters_of
+    from qtool.prepare.load import load_model
+
+    return difference(parameters_of(load_model(a)), parameters_of(load_model(b)))
