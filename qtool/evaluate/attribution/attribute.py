@@ -19,7 +19,7 @@ from qtool.calibrate.collect import available_cores
 from qtool.calibrate.segments import SegmentedModel
 from qtool.errors import ConfigError
 from qtool.evaluate.attribution.advice import WORTH_DB, WORTH_SHARE, Advice, advise
-from qtool.evaluate.attribution.command import Origin
+from qtool.evaluate.attribution.command import Origin, literal
 from qtool.evaluate.attribution.energy import energy
 from qtool.evaluate.attribution.graph import Array, Graph
 from qtool.evaluate.attribution.lazy import lazy_graph
@@ -384,6 +384,8 @@ def _choices(rows: Sequence[tuple[LayerReport, Advice]], origin: Origin) -> Iter
         taken += 1
     if taken > 1:
         yield together, f"the worst {taken} operators, {covered:.0%} of the noise"
+    if first.cause is Cause.SATURATION:
+        yield [("--exclude", literal(first_row.node))], f"{first_row.node} stays float, whatever the processor"
     per_tensor = first_row.weight is not None and first_row.weight.endswith("per tensor")
     if first.cause is Cause.WEIGHT and per_tensor and (origin.config or {}).get("per_channel") is False:
         yield [("--per-channel", None)], "a scale for each channel of every weight"

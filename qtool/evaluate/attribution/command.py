@@ -71,7 +71,8 @@ def origin_of(proto: onnx.ModelProto) -> Origin:
     if not isinstance(config, dict):
         return Origin(_guessed(proto))
     defaults = _defaults(config)
-    given = {k: v for k, v in config.items() if k not in defaults or v != defaults[k]}
+    names = [*(name for name in defaults if name in config), *(name for name in config if name not in defaults)]
+    given = {name: config[name] for name in names if name not in defaults or config[name] != defaults[name]}
     calibration = tuple(h for h in hashes if isinstance(h, str)) if isinstance(hashes, list) else ()
     return Origin(given, calibration, int(samples) if made_up else None)
 
