@@ -19,6 +19,7 @@ from qtool.convert.editor import Editor
 from qtool.convert.encoding import Encoding, code_type, plain_name
 from qtool.convert.integers import integer_product
 from qtool.convert.operators import code_operator
+from qtool.convert.tables import scaled_table
 from qtool.prepare.graph_edits import all_graphs, constant_array, is_constant, is_onnx_op
 from qtool.prepare.hide_initializer_inputs import HideInitializerInputsPass
 from qtool.prepare.infer_shapes import InferShapesPass
@@ -113,6 +114,10 @@ def parameters_of(model: ir.Model) -> Parameters:
                 tensors.append(_tensor(value, encoding))
             tensors += _biases(node)
             tensors += _integer_weights(node, codes, editor)
+            table = scaled_table(node)
+            if table is not None and table.codes not in seen:
+                seen.add(table.codes)
+                tensors.append(_tensor(table.codes, Encoding(editor.row(table.scale), axis=0)))
     return Parameters(tuple(tensors), nodes)
 
 

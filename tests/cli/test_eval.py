@@ -162,3 +162,51 @@ def test_html_without_its_extra_is_one_line_before_the_work(api, qtool_command, 
     ended = qtool_command("eval", "m", "q", *DATA, "--html", "r.html")
     assert (ended.code, fake.calls) == (2, [])
     assert ended.err == "error: The HTML report needs jinja2, not installed here: pip install 'qtool[report]'.\n"
+
+
+def test_settings_of_a_file(api, qtool_command, tmp_path):
+    fake = api()
+    config = tmp_path / "qtool.toml"
+    config.write_text(
+        "[quantize]\nformat = 'qdq'\n[eval]\nmetric = ['sqnr', 'kl']\noutput = ['y']\nlatency = false\n"
+        "fail_under = {sqnr = 40}\nfail_over = {max_abs = 0.1}\n"
+    )
+    ended = qtool_command("eval", "m", "q", *DATA, "--config", str(config), "-q")
+    assert ended.code == 1
+    assert len(ended.errors) == 2
+    passed = fake.calls[0][2]
+    assert (passed["metrics"], passed["outputs"], passed["latency"]) == (["sqnr", "kl", "max_abs"], ["y"], False)
+    ended = qtool_command(
+        *("eval", "m", "q", *DATA, "--config", str(config), "--fail-under", "sqnr=30", "--fail-over", "max_abs=1"),
+        *("--metric", "cosine", "--output", "z", "--latency"),
+    )
+    assert ended.code == 0
+    passed = fake.calls[1][2]
+    assert (passed["metrics"], passed["outputs"], passed["latency"]) == (["cosine", "sqnr", "max_abs"], ["z"], True)
+
+
+def test_gates_are_shown_and_saved(api, qtool_command, tmp_path):
+    api()
+    ended = qtool_command("eval", "m", "q", *DATA, "--fail-under", "sqnr=40", "--json", str(tmp_path / "r.json"))
+    assert "--fail-under sqnr=40  FAILED   sqnr of output 'y' is 31.5 dB, below 40 dB." in ended.out
+    document = strict_json((tmp_path / "r.json").read_text())
+    assert document["passed"] is False
+    assert [(gate["name"], gate["value"], gate["passed"]) for gate in document["gates"]] == [("sqnr", 31.5, False)]
+
+
+def test_gates_on_what_labels_say_need_labels(api, qtool_command):
+    fake = api()
+    ended = qtool_command("eval", "m", "q", *DATA, "--fail-over", "drop=1pp")
+    assert ended.code == 2
+    assert "there are none" in ended.errors[0]
+    assert fake.calls == []
+
+
+@pytest.mark.parametrize(
+    "args", [["--min-agreement", "0.99"], ["--config", "none.toml"], ["--fail-over", "drop=1"], ["--ctc-blank", "-1"]]
+)
+def test_mistakes_in_new_options(api, qtool_command, args):
+    fake = api()
+    ended = qtool_command("eval", "m", "q", *DATA, *args)
+    assert ended.code == 2
+    assert fake.calls == []

@@ -220,6 +220,25 @@ def test_dynamic_products_get_their_scales_back(to):
         assert result.reference_db["y"][1] > result.reference_db["y"][0]
 
 
+def test_a_table_with_scales_of_its_rows():
+    text = """m (int64[N] ids) => (float[N,16] y) {
+        [g] a = Gather(table, ids)
+        [m] y = MatMul(a, w)
+    }"""
+    model = build(text, {"table": normal(8192, 32, seed=1), "w": normal(32, 16, seed=2)})
+    source = qtool.quantize(model, dynamic=True).model
+    assert ops(source)["Gather"] == 2
+    ids = {"ids": np.arange(100)}
+    result = qtool.convert(source, "float", data=ids, reference=model)
+    assert ops(result.model) == {"Gather": 1, "MatMul": 1}
+    assert {t.data_type for t in result.model.graph.initializer} == {onnx.TensorProto.FLOAT}
+    assert result.reference_db["y"][1] > result.reference_db["y"][0] > 30
+    (table,) = [t for t in parameters_of(load_model(source)).tensors if t.name == "table"]
+    assert (table.kind, table.granularity, table.scale.shape) == ("weight", "axis 0", (8192,))
+    exact = table.codes.numpy() * table.scale[:, None]
+    assert constants(result.model)["table"] == exact.astype(np.float32).tobytes()
+
+
 def test_doubtful_scales_are_refused():
     model = build(
         """m (float[N,8] x) => (float[N,4] y) {
