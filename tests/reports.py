@@ -15,6 +15,7 @@ from qtool.evaluate.attribution.report import (
     Sensitivity,
     UnitSensitivity,
 )
+from qtool.evaluate.checks.result import CheckResult, Finding
 from qtool.evaluate.details import Details, ModelFile, StoredTensor, TypeShare
 from qtool.evaluate.report import GateResult, Latency, OutputReport, Report, Sizes, Source, Statistic
 
@@ -72,7 +73,16 @@ def full(name: str = "layer", **changes: Any) -> Report:
     command = Command(f"qtool quantize {name} --exclude {name}", f"returns {name} to float")
     config = {"config": '{"method": "auto", "per_channel": true, "block": null, "exclude": ["a"]}', "version": "1"}
     tensors = (StoredTensor(name, "int8", (64, 128), 8192), StoredTensor("scale", "float32", (), 4))
+    checks = (
+        CheckResult("miscompile", "Miscompile", "ok", "Both runs agree.", samples=4),
+        CheckResult(
+            "ranges", "Calibrated ranges", "flagged", "1 input leaves its range.",
+            (Finding(name, f"value of {name} leaves the range", f"--calib {name}"),),
+        ),
+        CheckResult("memory", "Memory", "skipped", "There is no /proc."),
+    )  # fmt: skip
     return small(
+        checks=checks,
         float_model=f"/models/{name.replace('/', '-')}.onnx",
         metrics=("sqnr", "max_abs", "top1_agreement", "top1"),
         outputs=outputs,

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from qtool.convert.encoding import Encoding, plain_name
 from qtool.plan.analysis import dims_of
-from qtool.prepare.graph_edits import NameAllocator
+from qtool.prepare.graph_edits import NameAllocator, constant_array
 
 
 class Editor:
@@ -95,6 +95,15 @@ class Editor:
         value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(dtype), const_value=tensor)
         graph.register_initializer(value)
         return value
+
+    def row(self, scale: ir.Value) -> ir.Value:
+        """A scale as DequantizeLinear takes it: a column of channels becomes a row of the same bits."""
+        array = constant_array(scale)
+        if array is None or array.ndim <= 1:
+            return scale
+        assert isinstance(scale.graph, ir.Graph), "Bug: a constant outside of a graph"
+        flat = array.reshape(()) if array.size == 1 else array.reshape(-1)
+        return self.constant(scale.graph, scale.name or "scale", flat, ir.DataType.FLOAT)
 
     def lazy(self, graph: ir.Graph, base: str, tensor: ir.TensorProtocol) -> ir.Value:
         """A new initializer whose elements are made on saving."""

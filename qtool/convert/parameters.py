@@ -15,8 +15,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from qtool.convert.codes import Codes, is_mover, moved_inputs, moved_outputs
+from qtool.convert.editor import Editor
 from qtool.convert.encoding import Encoding, code_type, plain_name
+from qtool.convert.integers import integer_product
 from qtool.convert.operators import code_operator
+from qtool.convert.tables import scaled_table
 from qtool.prepare.graph_edits import all_graphs, constant_array, is_constant, is_onnx_op
 from qtool.prepare.hide_initializer_inputs import HideInitializerInputsPass
 from qtool.prepare.infer_shapes import InferShapesPass
@@ -94,7 +97,7 @@ def parameters_of(model: ir.Model) -> Parameters:
         InferShapesPass(),
     ):
         step(copy)
-    codes = Codes(copy)
+    codes, editor = Codes(copy), Editor(copy)
     tensors: list[QuantizedTensor] = []
     nodes: dict[str, str] = {}
     seen: set[ir.Value] = set()
@@ -110,6 +113,11 @@ def parameters_of(model: ir.Model) -> Parameters:
                 seen.add(value)
                 tensors.append(_tensor(value, encoding))
             tensors += _biases(node)
+            tensors += _integer_weights(node, codes, editor)
+            table = scaled_table(node)
+            if table is not None and table.codes not in seen:
+                seen.add(table.codes)
+                tensors.append(_tensor(table.codes, Encoding(editor.row(table.scale), axis=0)))
     return Parameters(tuple(tensors), nodes)
 
 
@@ -182,6 +190,16 @@ def _biases(node: ir.Node) -> Iterator[QuantizedTensor]:
     axis = None if scale.ndim == 0 else (len(value.shape) - 1 if value.shape is not None else 0)
     zeros = np.zeros(scale.shape, np.int32)
     yield QuantizedTensor(shown, names, "bias", "int32", scale, zeros, axis, 0, value.const_value)
+
+
+def _integer_weights(node: ir.Node, codes: Codes, editor: Editor) -> Iterator[QuantizedTensor]:
+    """The weight of an integer product, whose scale is applied behind it."""
+    product = integer_product(node, codes) if is_onnx_op(node, "MatMulInteger", "ConvInteger") else ""
+    if isinstance(product, str):
+        return
+    for value, scale, zero, axis in product.operands:
+        if is_constant(value) and codes.of(value) is None:
+            yield _tensor(value, Encoding(editor.row(scale), zero, axis=axis))
 
 
 def _quantized_operator(node: ir.Node, codes: Codes) -> str | None:

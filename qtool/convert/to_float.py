@@ -14,6 +14,8 @@ from qtool import kernels
 from qtool.convert.codes import Codes, is_mover
 from qtool.convert.editor import Editor
 from qtool.convert.encoding import Encoding, code_type, encoding_of, plain_name
+from qtool.convert.tables import ScaledTable, scaled_table
+from qtool.errors import ModelError
 from qtool.plan.analysis import dims_of
 from qtool.prepare.graph_edits import (
     all_graphs,
@@ -61,8 +63,11 @@ class FloatForm:
         """Take every DequantizeLinear away, then look what still computes on codes."""
         for graph in all_graphs(self.model):
             for node in list(graph):
+                table = scaled_table(node)
                 if is_onnx_op(node, "DequantizeLinear"):
                     self._dequantizer(node)
+                elif table is not None:
+                    self._scaled_table(node, table)
         for graph in all_graphs(self.model):
             for node in reversed(graph):
                 self._look(node)
@@ -113,6 +118,10 @@ class FloatForm:
         tensor, scale, zero = codes.const_value, encoding.scales, constant_array(encoding.zero_point)
         assert tensor is not None, "Bug: not a constant"
         assert scale is not None, "Bug: a scale that is not constant"
+        if tensor.dtype == ir.DataType.INT32 and zero is not None:
+            if zero.any():
+                raise ModelError(f"'{codes.name}' is of int32 and has a zero point, which ONNX has as 0 only.")
+            zero = None
         out = node.outputs[0].dtype or encoding.scale.dtype or ir.DataType.FLOAT
         if "output_dtype" in node.attributes:
             out = ir.DataType(int_attribute(node, "output_dtype", int(out)))
@@ -154,6 +163,19 @@ class FloatForm:
         )
         mover.name = self.editor.names.node(f"{mover.name}_codes")  # it goes when nothing reads it
         return new.outputs[0]
+
+    def _scaled_table(self, cast: ir.Node, table: ScaledTable) -> None:
+        """Gather rows of what the codes stand for, instead of codes and scales."""
+        encoding = Encoding(self.editor.row(table.scale), axis=0)
+        output = table.mul.outputs[0]
+        new = self.editor.node(
+            "Gather", [self._weight(table.codes, encoding, cast), table.gather.inputs[1]], place=table.gather,
+            name=table.gather.name or "Gather", output=f"{output.name}_float", dtype=output.dtype, shape=output.shape,
+        )  # fmt: skip
+        table.gather.name = self.editor.names.node(f"{table.gather.name}_codes")  # it goes when nothing reads it
+        take_over(new.outputs[0], output)
+        assert isinstance(table.mul.graph, ir.Graph), "Bug: a node outside of a graph"
+        table.mul.graph.remove(table.mul, safe=True)
 
     # ------------------------------------------------------------------------------------------------------ activations
 

@@ -123,7 +123,7 @@ class QdqForm:
         """MatMulInteger -> Cast -> Mul by the scales becomes the product of dequantized operands."""
         inputs = []
         for value, scale, zero, axis in product.operands:
-            inputs.append(self._real(value, Encoding(self._scale(scale), zero, axis=axis), node))
+            inputs.append(self._real(value, Encoding(self.editor.row(scale), zero, axis=axis), node))
         last = product.last.outputs[0]
         new = self.editor.node(
             "MatMul" if node.op_type == "MatMulInteger" else "Conv",
@@ -138,15 +138,6 @@ class QdqForm:
         take_over(new.outputs[0], last)
         for old in reversed(product.chain):
             self._remove(old, counted=old is node)
-
-    def _scale(self, scale: ir.Value) -> ir.Value:
-        """A scale as DequantizeLinear takes it: a column of channels becomes a row of the same bits."""
-        array = constant_array(scale)
-        if array is None or array.ndim <= 1:
-            return scale
-        owner = scale.graph if isinstance(scale.graph, ir.Graph) else self.model.graph
-        flat = array.reshape(()) if array.size == 1 else array.reshape(-1)
-        return self.editor.constant(owner, scale.name or "scale", flat, ir.DataType.FLOAT)
 
     # ----------------------------------------------------------------------------------------------------------- movers
 

@@ -199,10 +199,47 @@ class Rewriter(ABC):
         if decision.bias is not None:
             holder = self._nodes[decision.bias.node]
             holder.replace_input_with(decision.bias.index, self.dequantized_constant(self.bias(decision)))
+        if decision.clamp_apart is not None:
+            self._write_apart(self._nodes[decision.clamp_apart])
         if decision.rescale != 1.0:
             self._rescaled_output(decision, node.outputs[0])
         for name in decision.outputs:
             self.codes(name)
+
+    def _write_apart(self, clamp: ir.Node) -> None:
+        """Max and Min in the place of a Relu or Clip."""
+        low, high = (clamp.inputs[i] if i < len(clamp.inputs) else None for i in (1, 2))
+        if clamp.op_type == "Relu":
+            low = self.constants.array("zero", np.zeros((), np.float32))
+        elif self.opset < 11:
+            low, high = (
+                self.constants.array(name, np.asarray(clamp.attributes[name].as_float(), np.float32))
+                if name in clamp.attributes
+                else None
+                for name in ("min", "max")
+            )
+        value, output = clamp.inputs[0], clamp.outputs[0]
+        bounds = [(op, bound) for op, bound in (("Max", low), ("Min", high)) if bound is not None]
+        if not bounds:
+            return
+        added: list[ir.Node] = []
+        for op, bound in bounds:
+            result = self.new_value(f"{output.name}_{op}", ir.DataType.FLOAT, output.shape)
+            added.append(self.new_node(op, [value, bound], f"{clamp.name}_{op}", [result]))
+            value = result
+        self.graph.insert_after(clamp, added)
+        self._take_over(output, added[-1].outputs[0])
+        self._dead[clamp] = None
+
+    def _take_over(self, old: ir.Value, new: ir.Value) -> None:
+        """Let a value take the place and the name of another one, whose node leaves the graph."""
+        name = old.name
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        new.doc_string = old.doc_string
+        new.metadata_props.update(old.metadata_props)
+        self._values[name or ""] = new
+        old.name = self.names.value(f"{name}_float")
+        new.name = name
 
     def _table(self, decision: Decision) -> None:
         """Gather codes; they become floats by one scale, or by scales that are gathered like them.
@@ -225,11 +262,7 @@ class Rewriter(ABC):
         else:
             added = [gather, *self._scaled_rows(node, params, rows, real)]
         self.graph.insert_after(node, added)
-        output.replace_all_uses_with(real, replace_graph_outputs=True)
-        self._values[output.name or ""] = real
-        name = output.name
-        output.name = self.names.value(f"{name}_float")
-        real.name = name
+        self._take_over(output, real)
         self._dead[node] = None
 
     def _scaled_rows(self, node: ir.Node, params: QParams, rows: ir.Value, real: ir.Value) -> list[ir.Node]:

@@ -35,7 +35,7 @@ ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 
 BATCH_BYTES = 4 << 20
 """Bytes of inputs and outputs of one batch; activations in between take some ten times as much."""
-MAX_BATCH = 32
+MAX_BATCH = 8  # activations of more cost memory and, measured on the zoo, save no time
 LATENCY_SECONDS = 0.1
 """About the longest run that is timed: a median wants many runs more than large ones."""
 
@@ -72,7 +72,7 @@ def compare(
             labels are sequences of ids.
         word_separator: Id that stands between words in such sequences.
         num_threads: Threads of each session; None: the runtime's own choice.
-        batch_size: Samples per run, where the model leaves it open; None: some megabytes worth, at most 32.
+        batch_size: Samples per run, where the model leaves it open; None: some megabytes worth, at most 8.
         latency: Whether to time both models, on the first samples; not done for an engine other than ``ort``, whose
             time says nothing about a runtime.
         progress: Called with (samples done, samples in all) after each batch.

@@ -179,9 +179,15 @@ def _product_output(ctx: PlanContext, node: ir.Node, decision: Decision) -> Deci
         last = value.is_graph_output() and not list(value.uses()) and decision.bias is None and node.op_type == "MatMul"
         if ctx.all_readers_quantized(value) or last:
             return candidate
-    apart = node.op_type == "MatMul" and decision.bias is not None and not becomes_a_gemm(node, ctx.graph)
-    if ctx.is_wanted(output) and not apart:  # an Add of its own would stand between
+    if not ctx.target.microsoft_operators or node.op_type not in ("MatMul", "Gemm"):
+        return decision  # it is not onnxruntime, or a Conv, whose result is float on purpose
+    with_add = node.op_type == "MatMul" and decision.bias is not None
+    if ctx.is_wanted(output) and not (with_add and not becomes_a_gemm(node, ctx.graph)):  # an Add would stand between
         return replace(decision, outputs=(output.name or "",))
+    reader = ctx.graph.sole_consumer(output)
+    hidden = with_add and not (becomes_a_gemm(node, ctx.graph) and ctx.graph.rank(node.inputs[0]) == 2)
+    if reader is not None and reader.op_type in ("Relu", "Clip") and ctx.graph.is_default_domain(reader) and not hidden:
+        return replace(decision, clamp_apart=reader.name)
     return decision
 
 

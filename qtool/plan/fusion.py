@@ -8,7 +8,7 @@ a Relu that is part of a Conv is no node of its own.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -16,11 +16,14 @@ import onnx_ir as ir
 from qtool.config import QuantConfig
 from qtool.dtypes import qdtype
 from qtool.plan.analysis import Graph
+from qtool.plan.bodies import planned_graphs
 from qtool.plan.ops.matmul import becomes_a_gemm
 from qtool.plan.plan import Decision, Form, Plan
 
 PRODUCTS = ("QLinearMatMul", "MatMulIntegerToFloat", "QGemm")
-_MIN_BLOCK = 16  # of MatMulNBits, which takes the products of 16-bit activations
+# movers that onnxruntime (1.32) runs on codes if they read them, but does not take out of a DequantizeLinear and a
+# QuantizeLinear: in QDQ form they move floats
+MOVED_AS_FLOATS = frozenset(("Compress", "GatherND", "Pad", "ReverseSequence", "SpaceToDepth"))
 _CONVERTED = "uint8 of a pair that onnxruntime rewrites"
 _KEPT = "int8"
 
@@ -93,7 +96,11 @@ def predict_fusion(model: ir.Model, plan: Plan, config: QuantConfig) -> Fusion:
         plan: A plan, with or without parameters.
         config: Format and element types.
     """
-    return _Predictor(Graph(model.graph), plan, config).run()
+    found: list[NodeFusion] = []
+    for graph in planned_graphs(model):
+        inside = replace(plan, decisions=tuple(d for d in plan.decisions if d.node in graph.by_name))
+        found += _Predictor(graph, inside, config).run()
+    return Fusion(tuple(found))
 
 
 class _Predictor:
@@ -114,7 +121,7 @@ class _Predictor:
             for tensor in (*(t for _, t in decision.inputs), *decision.outputs)
         }
 
-    def run(self) -> Fusion:
+    def run(self) -> list[NodeFusion]:
         """Look at every decision that computes."""
         found = []
         for decision in self._plan.decisions:
@@ -122,7 +129,7 @@ class _Predictor:
                 answer = self._look_at(decision)
                 if answer is not None:
                     found.append(answer)
-        return Fusion(tuple(found))
+        return found
 
     def _look_at(self, decision: Decision) -> NodeFusion | None:
         """What becomes of one decision; None if its node vanishes."""
@@ -136,6 +143,8 @@ class _Predictor:
             return self._integer(decision, "QLinearConv" if decision.op_type == "Conv" else "QLinearMatMul")
         if not self._eight_bits:
             return self._of_16_bits(decision)
+        if decision.op_type == "Conv" and not decision.outputs:
+            return self._float(decision, "onnxruntime has no integer Conv with a float result")
         if decision.op_type in ("Relu", "Clip"):
             return self._float(decision, "its zero point is not the lowest code, where saturation would clamp")
         mixed = self._mixed_types(decision)

@@ -87,6 +87,9 @@ class Decision:
         bias: The int32 bias, if there is one.
         absorbed: Nodes behind it that are part of it, in order (a bias Add, a Relu or Clip).
         clip: The absorbed Relu or Clip, which the integer operator's saturation makes redundant.
+        clamp_apart: A Relu or Clip that reads the float result, and that onnxruntime (1.32) would take for a part of
+            the product: it waits for a QuantizeLinear behind it, and where there is none it fuses nothing. It is
+            written as Max and Min, which are the same to the last bit.
         rescale: c of an absorbed division by c: the operator writes its codes under c times the output's scale.
         note: Something a reader of the plan should know (a repaired scale, an accumulator that may wrap).
         written_as: ``qlinear`` or ``qdq``, where overrides decide about the form of single nodes; else empty.
@@ -102,6 +105,7 @@ class Decision:
     bias: BiasPlan | None = None
     absorbed: tuple[str, ...] = ()
     clip: str | None = None
+    clamp_apart: str | None = None
     rescale: float = 1.0
     note: str | None = None
     written_as: str = ""

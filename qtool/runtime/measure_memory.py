@@ -35,7 +35,9 @@ def main() -> None:
         feeds = {}
         for at, (name, kind) in enumerate(request["names"]):
             array = archive[f"a{at}"]
-            if str(array.dtype) != kind:
+            if kind == "text":
+                array = array.astype(object)
+            elif array.dtype.name != kind:
                 import ml_dtypes
 
                 array = array.view(np.dtype(getattr(ml_dtypes, kind)))

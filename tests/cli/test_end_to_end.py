@@ -26,6 +26,7 @@ COMMANDS = (
     "calibrate",
     "eval",
     "inspect",
+    "prepare",
     "info",
     "bench kernels",
     "stats show",
@@ -247,10 +248,7 @@ def test_every_option_is_documented_and_every_documented_option_exists():
 def test_commands_in_the_documents_use_options_that_exist(name):
     seen = 0
     for line in (ROOT / name).read_text().splitlines():
-        found = re.search(
-            r"\bqtool (quantize|calibrate|eval|inspect|info|bench kernels|stats show|stats merge|stats diff)\b([^`#]*)",
-            line,
-        )
+        found = re.search(rf"\bqtool ({'|'.join(COMMANDS)})\b([^`#]*)", line)
         if found is not None:
             assert documented(found[2]) <= options(found[1]) | {"--help"}, line
             seen += 1

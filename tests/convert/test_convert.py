@@ -214,9 +214,29 @@ def test_dynamic_products_get_their_scales_back(to):
     assert (found["MatMulInteger"], found["ConvInteger"], found["MatMul"], found["Conv"]) == (0, 0, 1, 1)
     assert found["DynamicQuantizeLinear"] == (0 if to == "float" else ops(source)["DynamicQuantizeLinear"])
     if to == "qdq":
+        assert compare(source, result.model).is_empty
         assert result.sqnr_db["y"] > 90  # the same numbers but for the order of float sums
     else:
         assert result.reference_db["y"][1] > result.reference_db["y"][0]
+
+
+def test_a_table_with_scales_of_its_rows():
+    text = """m (int64[N] ids) => (float[N,16] y) {
+        [g] a = Gather(table, ids)
+        [m] y = MatMul(a, w)
+    }"""
+    model = build(text, {"table": normal(8192, 32, seed=1), "w": normal(32, 16, seed=2)})
+    source = qtool.quantize(model, dynamic=True).model
+    assert ops(source)["Gather"] == 2
+    ids = {"ids": np.arange(100)}
+    result = qtool.convert(source, "float", data=ids, reference=model)
+    assert ops(result.model) == {"Gather": 1, "MatMul": 1}
+    assert {t.data_type for t in result.model.graph.initializer} == {onnx.TensorProto.FLOAT}
+    assert result.reference_db["y"][1] > result.reference_db["y"][0] > 30
+    (table,) = [t for t in parameters_of(load_model(source)).tensors if t.name == "table"]
+    assert (table.kind, table.granularity, table.scale.shape) == ("weight", "axis 0", (8192,))
+    exact = table.codes.numpy() * table.scale[:, None]
+    assert constants(result.model)["table"] == exact.astype(np.float32).tobytes()
 
 
 def test_doubtful_scales_are_refused():
@@ -276,6 +296,30 @@ def test_operators_of_microsoft_and_a_pad_on_codes():
         else:
             assert "QuantizeLinear" not in ops(model)
             assert sqnr_db(expected, got) > 25
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_an_int32_bias_with_a_zero_point(zero):
+    arrays = {
+        "s": np.float32(0.5), "z": np.uint8(10), "w": np.ones((3, 2), np.int8), "ws": np.float32(0.25),
+        "wz": np.int8(0), "b": np.array([8, -8], np.int32), "bs": np.float32(0.125), "bz": np.int32(zero),
+    }  # fmt: skip
+    source = build(
+        """m (float[N,3] x) => (float[N,2] y) {
+            q = QuantizeLinear(x, s, z)
+            d = DequantizeLinear(q, s, z)
+            v = DequantizeLinear(w, ws, wz)
+            c = DequantizeLinear(b, bs, bz)
+            y = Gemm(d, v, c)
+        }""",
+        arrays,
+    )
+    if zero:
+        with pytest.raises(ModelError, match="int32 and has a zero point"):
+            convert_model(load_model(source), "float")
+        return
+    model = qtool.convert(source, "float").model
+    assert np.array_equal(run(model, {"x": np.ones((1, 3), np.float32)})["y"], [[1.75, -0.25]])
 
 
 def test_a_missing_pad_value_is_code_zero():

@@ -122,6 +122,29 @@ def test_attention_beside_a_product_with_weights_stays_float():
     )
 
 
+def test_a_hidden_value_of_any_size_does_not_starve_the_others():
+    """A mask hides the last keys; codes for a range of 1000 would make zeros of all values below 2."""
+    mask = np.where(np.arange(6) < 4, 0, -np.inf).astype(np.float32)
+    model = build(ATTENTION, {"scale": np.float32(0.25), "mask": mask})
+    feeds = {name: normal(4, 6, 16, seed=i) for i, name in enumerate("qkv")}
+    feeds["v"][:, 4:] = 1000
+    checked = quantize_and_check(model, [feeds], feeds=feeds, one_code=False)
+    assert [d.node for d in checked.result.plan.decisions if d.op_type == "MatMul"] == ["scores"]
+    assert checked.reason("values") == "'v' spans so much that most of its values would become 0"
+    assert checked.sqnr() >= 35
+
+
+def test_attention_over_more_keys_than_there_are_codes_stays_float():
+    """Each of 1024 equal probabilities is less than half a step of 1/256."""
+    text = ATTENTION.replace("N,6,16] k, float[N,6,16] v", "N,1024,16] k, float[N,1024,16] v")
+    text = text.replace(" i = Add(u, mask) p = Softmax<axis=-1>(i)", " p = Softmax<axis=-1>(u)")
+    model = build(text, {"scale": np.float32(0.01)})
+    feeds = {"q": normal(1, 6, 16), "k": normal(1, 1024, 16, seed=1), "v": normal(1, 1024, 16, seed=2)}
+    checked = quantize_and_check(model, [feeds], feeds=feeds)
+    assert checked.reason("values") == "'p' spans so much that most of its values would become 0"
+    assert checked.sqnr() >= 35
+
+
 # ------------------------------------------------------------------------------------------------------------- tables
 
 ROWS, WIDTH = 4096, 64  # the least that counts as large

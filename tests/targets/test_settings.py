@@ -119,6 +119,10 @@ def test_a_file_and_options_share_the_rules(tmp_path):
         ({"target": "portable", "weight_only": True, "weights": "int4"}, "target portable takes int8, uint8."),
         ({"target": "portable", "weight_only": True, "block": 32}, "Blocks of 32 need opset 21; target portable stays"),
         (
+            {"target": "tensorrt", "overrides": [{"nodes": ["op:Conv"], "weights": "uint8"}]},
+            "Option 'weights' is 'uint8'; target tensorrt takes int8.",
+        ),
+        (
             {"target": "openvino", "weight_only": True, "weights": "int8", "matmul_nbits": True},
             "Target openvino has no com.microsoft.MatMulNBits; expected one of ort-x64, avx2, ort-arm.",
         ),

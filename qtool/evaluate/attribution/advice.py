@@ -76,6 +76,9 @@ def advise(tally: UnitTally, part: FloatPart, reference: Graph, quantized: Graph
     """
     cause = cause_of(tally)
     exclude: tuple[Option, ...] = (("--exclude", literal(node)),)
+    if tally.saturates:
+        why = f"{tally.saturated} sums of two products in {node} leave int16 on a processor without VNNI"
+        return Advice(Cause.SATURATION, (("--target", "avx2"),), why)
     if cause is Cause.NONE:
         return Advice(cause, (), "it adds no noise")
     if cause is Cause.WEIGHT and _is_wrong_axis(tally, part, reference, quantized):

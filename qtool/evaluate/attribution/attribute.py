@@ -19,13 +19,15 @@ from qtool.calibrate.collect import available_cores
 from qtool.calibrate.segments import SegmentedModel
 from qtool.errors import ConfigError
 from qtool.evaluate.attribution.advice import WORTH_DB, WORTH_SHARE, Advice, advise
-from qtool.evaluate.attribution.command import Origin
+from qtool.evaluate.attribution.command import Origin, literal
+from qtool.evaluate.attribution.energy import energy
 from qtool.evaluate.attribution.graph import Array, Graph
 from qtool.evaluate.attribution.lazy import lazy_graph
 from qtool.evaluate.attribution.next_steps import Option, Starting, commands_of
 from qtool.evaluate.attribution.operator import FloatPart, Operator, float_part
 from qtool.evaluate.attribution.order import sink_dequantizers
 from qtool.evaluate.attribution.report import Attribution, Cause, LayerReport, ranked
+from qtool.evaluate.attribution.saturation import saturation
 from qtool.evaluate.attribution.share import MOST_MEASURED, Errors, output_noise, shares
 from qtool.evaluate.attribution.tally import UnitTally
 from qtool.evaluate.attribution.units import Unit, Units, find_units
@@ -53,6 +55,9 @@ MANY_INJECTED = 3
 """Samples from which a batch for injected errors is worth the sessions of all operators once more."""
 _ENOUGH = 0.8  # of the noise, to be removed by the last command
 _MOST_OPTIONS = 6
+_SATURATION_NOTE = (
+    "Operators with the cause 'saturation' are ranked as on a processor without VNNI; with VNNI they do not saturate."
+)
 
 
 @dataclass(frozen=True)
@@ -261,12 +266,25 @@ class _Run:
     def _unit(self, number: int, arrays: Arrays, feeds: Feeds, first: bool) -> None:
         tally = self.tallies[number]
         error = tally.update(arrays, feeds, wanted=first)
+        if first and error is not None:
+            error = self._saturated(tally, arrays, error)
         with self._lock:
             if error is None:
                 self.misfits[number] = None
             elif first:
                 self.errors.add(number, tally.noise_to_signal, error)
         tally.operator.close()
+
+    def _saturated(self, tally: UnitTally, arrays: Arrays, error: Array) -> Array:
+        """The own error, with what saturation adds where that is most of it."""
+        unit = tally.unit
+        tally.saturated, change = saturation(unit, self.pair.quantized, arrays.expected[unit.operands[0].tensor])
+        tally.saturation = 0.0
+        if change is None or change.shape != error.shape:
+            return error
+        signal = energy(arrays.expected[unit.output])
+        tally.saturation = energy(change) / signal if signal else 0.0
+        return error + change if tally.saturates else error
 
     def close(self) -> None:
         """Give the sessions back."""
@@ -303,6 +321,8 @@ def _report(
     starting = Starting.of(pair.quantized.source.proto, float_model, quant_model, samples, calibration)
     advised = [(row, advices[id(row)]) for row in layers]
     commands, notes = commands_of(starting, _choices(advised, starting.origin))
+    if any(tally.saturates for tally in run.tallies):
+        notes.append(_SATURATION_NOTE)
     return Attribution(layers, run.samples, tuple(commands), tuple(left_out), tuple(notes))
 
 
@@ -331,6 +351,8 @@ def _row(tally: UnitTally, name: str, share: float | None, measured: bool, advic
         levels_used=None if histogram is None else histogram.used,
         levels=None if histogram is None else histogram.codes,
         weight=None if unit.weight is None else str(unit.weight),
+        saturated=tally.saturated or None,
+        saturation_db=db(1.0, tally.saturation) if tally.saturated else None,
         cause=advice.cause,
         suggestion=" ".join(_words(advice.options)) or None if worth else None,
         histograms=tuple(one.report() for one in ranges),
@@ -362,6 +384,8 @@ def _choices(rows: Sequence[tuple[LayerReport, Advice]], origin: Origin) -> Iter
         taken += 1
     if taken > 1:
         yield together, f"the worst {taken} operators, {covered:.0%} of the noise"
+    if first.cause is Cause.SATURATION:
+        yield [("--exclude", literal(first_row.node))], f"{first_row.node} stays float, whatever the processor"
     per_tensor = first_row.weight is not None and first_row.weight.endswith("per tensor")
     if first.cause is Cause.WEIGHT and per_tensor and (origin.config or {}).get("per_channel") is False:
         yield [("--per-channel", None)], "a scale for each channel of every weight"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qtool.config import QuantConfig
+from qtool.errors import ConfigError
 
 if TYPE_CHECKING:
     import onnx
@@ -24,8 +25,9 @@ _VALUES = {
     "method": "--method",
     "block": "--block",
     "scale_type": "--scale-type",
+    "target": "--target",
 }
-_FLAGS = {
+_FLAGS: dict[str, tuple[str | None, str | None]] = {
     "per_channel": ("--per-channel", "--per-tensor"),
     "symmetric_activations": ("--symmetric", "--asymmetric"),
     "dedicated_qdq": ("--dedicated-qdq", None),
@@ -33,6 +35,7 @@ _FLAGS = {
     "allow_empty": ("--allow-empty", None),
     "weight_only": ("--weight-only", None),
     "matmul_nbits": ("--matmul-nbits", None),
+    "prepare": (None, "--no-prepare"),
 }
 _PATTERNS = {"include": "--include", "exclude": "--exclude"}
 
@@ -67,8 +70,9 @@ def origin_of(proto: onnx.ModelProto) -> Origin:
     made_up = props.get("qtool.calibration.random") == "true" and samples.isdigit()
     if not isinstance(config, dict):
         return Origin(_guessed(proto))
-    defaults = {f.name: f.default for f in fields(QuantConfig)}
-    given = {k: v for k, v in config.items() if v != _plain(defaults.get(k))}
+    defaults = _defaults(config)
+    names = [*(name for name in defaults if name in config), *(name for name in config if name not in defaults)]
+    given = {name: config[name] for name in names if name not in defaults or config[name] != defaults[name]}
     calibration = tuple(h for h in hashes if isinstance(h, str)) if isinstance(hashes, list) else ()
     return Origin(given, calibration, int(samples) if made_up else None)
 
@@ -105,15 +109,12 @@ def command(
 
 def unknown_settings(origin: Origin) -> list[str]:
     """Recorded settings that no option of the command line stands for."""
-    known = {*_VALUES, *_FLAGS, *_PATTERNS, "tensor_methods", *_OTHERS}
+    known = {*_VALUES, *_FLAGS, *_PATTERNS, "tensor_methods"}
     return [name for name in origin.config or {} if name not in known]
 
 
-_OTHERS = {"target": "--target"}
-
-
 def _option(name: str, value: Any, replaced: set[str]) -> list[str]:
-    option = {**_VALUES, **_OTHERS}.get(name)
+    option = _VALUES.get(name)
     if option is not None:
         # one --method for all goes beside those of single tensors
         return [] if value is None or (option in replaced and name != "method") else [option, str(value)]
@@ -191,12 +192,17 @@ def _guessed(proto: onnx.ModelProto) -> dict[str, Any] | None:
     return None
 
 
+def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the settings are where only target and mode are given."""
+    mode = {name: config[name] for name in ("target", "dynamic", "weight_only") if name in config}
+    try:
+        return QuantConfig().with_options(**mode).to_dict()
+    except ConfigError:  # a target of another version
+        return {}
+
+
 def _loaded(text: str | None) -> Any:
     try:
         return None if text is None else json.loads(text)
     except ValueError:
         return None
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

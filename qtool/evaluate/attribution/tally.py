@@ -17,6 +17,7 @@ from qtool.evaluate.attribution.energy import difference_energy, energy
 from qtool.evaluate.attribution.graph import Array
 from qtool.evaluate.attribution.operator import Operator
 from qtool.evaluate.attribution.report import HISTOGRAM_BINS, InputHistogram
+from qtool.evaluate.attribution.saturation import DESTRUCTIVE, DOMINANT
 from qtool.evaluate.attribution.units import Codes, Operand, Unit
 from qtool.evaluate.attribution.walk import Arrays
 
@@ -133,6 +134,8 @@ class UnitTally:
         self.signal = 0.0
         self.energies = dict.fromkeys(PARTS, 0.0)
         self.elements = 0
+        self.saturated = 0
+        self.saturation = 0.0  # noise beside the signal, of the batches that were looked at for it
         self.inputs = [InputTally(o) for o in unit.operands if o.params is not None or o.dynamic]
         self.output = InputTally(Operand(unit.output, unit.source, "", unit.params)) if unit.owns_output else None
 
@@ -198,9 +201,15 @@ class UnitTally:
         return {o.tensor: read(arrays.found[o.source], o.params) for o in self.unit.operands}
 
     @property
+    def saturates(self) -> bool:
+        """Whether saturation is what a processor without VNNI would have most noise of."""
+        own = self.energies["own"] / self.signal if self.signal else 0.0
+        return self.saturation > DESTRUCTIVE and self.saturation > DOMINANT * own
+
+    @property
     def noise_to_signal(self) -> float:
-        """Own noise beside the output; NaN counts as infinite."""
-        own = self.energies["own"]
+        """Own noise beside the output, with that of saturation where it dominates; NaN counts as infinite."""
+        own = self.energies["own"] + (self.saturation * self.signal if self.saturates else 0.0)
         if math.isnan(own):
             return math.inf
         return own / self.signal if self.signal else (math.inf if own else 0.0)

@@ -136,7 +136,7 @@ class Unit:
         constants: Name -> elements of the constants that ``nodes`` read.
         result: What ``nodes`` call the result.
         weight: The stored weight, if there is one.
-        saturates: Whether the integer operator's saturation does what a Relu or Clip of the float model does.
+        saturates: Whether saturation of the codes does what a Relu or Clip of the float model does.
     """
 
     node: str
@@ -398,6 +398,8 @@ class _Finder:
             value,
             params=params,
             weight=stored,
+            # onnxruntime.quantization leaves a Relu out where the QuantizeLinear cuts the same values
+            saturates=bool(quantizers) and not any(is_op(one, "Relu", "Clip") for one in chain),
         )
 
     # ------------------------------------------------------------------------------------------------------------ parts

@@ -70,8 +70,12 @@ def measured_peak(model: Model, feeds: dict[str, npt.NDArray[Any]], num_threads:
     arrays = {}
     names = []
     for at, (name, array) in enumerate(feeds.items()):  # input names may hold anything; names in an archive may not
-        names.append([name, str(array.dtype)])
-        plain = array.dtype.kind in "fiubSU"
+        if array.dtype.kind in "OUT":
+            names.append([name, "text"])
+            arrays[f"a{at}"] = array.astype("U")
+            continue
+        names.append([name, array.dtype.name])
+        plain = array.dtype.kind in "fiub"
         arrays[f"a{at}"] = array if plain else array.view(np.dtype(f"u{array.dtype.itemsize}"))
     with (folder / "feeds.npz").open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)

@@ -175,7 +175,9 @@ def _by_noise(
 
 
 def _noise(reference: list[Array], candidate: list[Array]) -> float:
-    """Sum of squared differences."""
+    """Sum of squared differences; inf where shapes differ."""
+    if any(a.shape != b.shape for a, b in zip(reference, candidate, strict=True)):
+        return math.inf
     with np.errstate(all="ignore"):
         pairs = zip(reference, candidate, strict=True)
         return float(sum(np.square(a.astype(np.float64) - b.astype(np.float64)).sum() for a, b in pairs))

@@ -1,14 +1,16 @@
 """Do the samples stay within the ranges that the quantized model was calibrated for?
 
 The scale and zero point of a QuantizeLinear say which values it can represent; what lies outside is cut off. Inputs are
-looked at in all samples. With layers, every float tensor that is quantized is, on some samples, in the quantized model
-as it is written.
+looked at in all samples. With layers, every float tensor that is quantized is, on some samples: in the quantized model
+as it is written, or, where an operator on codes leaves no float tensor there, in the float model, which has it under
+the name that qtool's codes carry.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
 NAME, TITLE = "ranges", "Values outside the calibrated range"
 
-SAMPLES = 8
+SAMPLES = 4
+SECONDS = 1.0
+"""After this long no further sample is looked at inside; one always is."""
 _BATCH = 32
 _LISTED = 20
 _MOVERS = ("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Pad", "Gather", "Expand")
@@ -91,18 +95,28 @@ def check(subject: Subject) -> CheckResult:
         for name, span in inputs.items():
             if name in feeds:
                 span.add(feeds[name].astype(np.float32, copy=False))
-    tensors = dict(tensor_ranges(subject.graph)) if subject.layers else {}
-    if tensors:
+    tensors: dict[str, Range] = {}
+    if subject.layers:
+        written, on_codes = dict(tensor_ranges(subject.graph)), dict(code_ranges(subject.graph, subject.light_float))
+        start = time.perf_counter()
         for feeds in subject.first(SAMPLES).batches(1):
-            for name, array in _inner(subject, tuple(tensors), feeds):
-                tensors[name].add(array.astype(np.float32, copy=False))
+            for spans, quantized in ((written, True), (on_codes, False)):
+                names = tuple(spans)
+                if not names:
+                    continue
+                for name, array in subject.exposed(names, quantized=quantized).run(feeds, names).items():
+                    spans[name].add(array.astype(np.float32, copy=False))
+            if time.perf_counter() - start > SECONDS:
+                break
+        tensors = on_codes | written
     if not inputs and not tensors:
         return CheckResult(NAME, TITLE, "skipped", "No input of the model is quantized with a fixed range.")
     flagged = [(name, span, True) for name, span in inputs.items() if span.outside]
     flagged += [(name, span, False) for name, span in tensors.items() if span.share > _SHARE or span.excess > _FAR - 1]
     flagged.sort(key=lambda item: (not item[2], -item[1].share * item[1].excess))
     findings = tuple(_finding(name, span) for name, span, _ in flagged[:_LISTED])
-    what = counted(len(inputs), "quantized input") + (f" and {counted(len(tensors), 'tensor')}" if tensors else "")
+    groups = ((inputs, "quantized input"), (tensors, "inner tensor"))
+    what = " and ".join(counted(len(spans), noun) for spans, noun in groups if spans)
     if findings:
         summary = f"{len(flagged)} of {what} left the calibrated range, '{findings[0].subject}' the furthest."
     else:
@@ -158,28 +172,37 @@ def tensor_ranges(view: GraphView) -> Iterator[tuple[str, Range]]:
 
 def _quantizers(view: GraphView) -> Iterator[tuple[onnx.NodeProto, Range]]:
     """QuantizeLinear nodes to integers with one constant scale."""
+    for node in view.graph.node:
+        if node.op_type == "QuantizeLinear" and node.domain in ("", "ai.onnx"):
+            output = next((a.i for a in node.attribute if a.name == "output_dtype"), 0)
+            span = _range(view, node.input[1], node.input[2] if len(node.input) > 2 else "", output)
+            if span is not None:
+                yield node, span
+
+
+def _range(view: GraphView, scale_name: str, zero_name: str, dtype: int) -> Range | None:
+    """What codes with one constant scale and zero point stand for; None if they are not so."""
     from onnx import numpy_helper
 
     from qtool.dtypes import BY_ONNX
 
+    scale, zero = view.tensors.get(scale_name), view.tensors.get(zero_name)
+    if scale is None or math.prod(scale.dims) != 1 or (zero_name and zero is None):
+        return None
+    kind = BY_ONNX.get(zero.data_type if zero is not None else dtype or 2)
+    if kind is None or not kind.is_integer:
+        return None
+    step = float(numpy_helper.to_array(scale).reshape(()))
+    at = 0 if zero is None else int(numpy_helper.to_array(zero).reshape(()))
+    return Range((kind.qmin - at) * step, (kind.qmax - at) * step, step)
+
+
+def code_ranges(view: GraphView, float_model: onnx.ModelProto) -> Iterator[tuple[str, Range]]:
+    """The range of each result of QLinearMatMul and QLinearConv, by the float model's name of it."""
+    known = {name for node in float_model.graph.node for name in node.output}
     for node in view.graph.node:
-        if node.op_type != "QuantizeLinear" or node.domain not in ("", "ai.onnx"):
-            continue
-        scale = view.tensors.get(node.input[1])
-        zero_name = node.input[2] if len(node.input) > 2 else ""
-        zero = view.tensors.get(zero_name)
-        if scale is None or math.prod(scale.dims) != 1 or (zero_name and zero is None):
-            continue
-        output = next((a.i for a in node.attribute if a.name == "output_dtype"), 0)
-        kind = BY_ONNX.get(zero.data_type if zero is not None else output or 2)
-        if kind is None or not kind.is_integer:
-            continue
-        step = float(numpy_helper.to_array(scale).reshape(()))
-        at = 0 if zero is None else int(numpy_helper.to_array(zero).reshape(()))
-        yield node, Range((kind.qmin - at) * step, (kind.qmax - at) * step, step)
-
-
-def _inner(subject: Subject, names: tuple[str, ...], feeds: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
-    """Float tensors of the quantized model as it is written; NaN stays NaN."""
-    session = subject.exposed(names)
-    yield from session.run(feeds, names).items()
+        name = node.output[0].removesuffix("_quantized") if node.output else ""
+        if node.op_type in ("QLinearMatMul", "QLinearConv") and name in known:
+            span = _range(view, node.input[6], node.input[7], 0)
+            if span is not None:
+                yield name, span

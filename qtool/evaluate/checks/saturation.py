@@ -96,10 +96,16 @@ def check(subject: Subject) -> CheckResult:
         count += 1
         if time.perf_counter() - start > SECONDS:
             break
-    return _result(saturating.record, plain, there, count)
+    return _result(saturating.record, plain, there, count, _advice(subject))
 
 
-def _result(record: Record, plain: _Noise, there: _Noise, count: int) -> CheckResult:
+def _advice(subject: Subject) -> str:
+    """What to type next; a model that was made for such processors needs more samples to find the layers by."""
+    settings = next((p.value for p in subject.light_proto.metadata_props if p.key == "qtool.config"), "")
+    return "more --calib samples" if '"target": "avx2"' in settings else "--target avx2"
+
+
+def _result(record: Record, plain: _Noise, there: _Noise, count: int, advice: str) -> CheckResult:
     layers = sorted(record.items(), key=lambda item: -item[1].saturated)
     pairs, total = sum(layer.pairs for _, layer in layers), sum(layer.saturated for _, layer in layers)
     hit = [(name, layer) for name, layer in layers if layer.saturated]
@@ -118,7 +124,7 @@ def _result(record: Record, plain: _Noise, there: _Noise, count: int) -> CheckRe
         values |= {f"sqnr:{name}": before, f"sqnr_without_vnni:{name}": after}
         drops[name] = 0.0 if before == after else before - after
     worst = max(drops, key=lambda name: drops[name], default=None)
-    findings = tuple(_finding(name, layer.saturated, layer.pairs) for name, layer in hit[:_LISTED])
+    findings = tuple(_finding(name, layer.saturated, layer.pairs, advice) for name, layer in hit[:_LISTED])
     summary = f"{total} of {pairs} pairs saturate, in {len(hit)} of {counted(len(layers), 'layer')}"
     if worst is None:
         return CheckResult(NAME, TITLE, "flagged", f"{summary}.", findings, values, count)
@@ -131,7 +137,7 @@ def _result(record: Record, plain: _Noise, there: _Noise, count: int) -> CheckRe
     return CheckResult(NAME, TITLE, state, summary, findings, values, count)
 
 
-def _finding(name: str, saturated: int, pairs: int) -> Finding:
+def _finding(name: str, saturated: int, pairs: int, advice: str) -> Finding:
     share = saturated / pairs
     text = f"{saturated} of {pairs} pairs saturate ({share:.2%})"
-    return Finding(name, text, "--target avx2", {"saturated": saturated, "pairs": pairs, "share": share})
+    return Finding(name, text, advice, {"saturated": saturated, "pairs": pairs, "share": share})

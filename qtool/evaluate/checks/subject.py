@@ -47,7 +47,7 @@ class Subject:
         self.batch_size = batch_size or BATCH
         self.layers = layers
         self._sessions: dict[bool, Session] = {}
-        self._exposed: tuple[tuple[str, ...], Session] | None = None
+        self._exposed: dict[bool, tuple[tuple[str, ...], Session]] = {}
 
     def session(self, *, optimize: bool) -> Session:
         """The quantized model in onnxruntime.
@@ -61,28 +61,33 @@ class Subject:
             self._sessions[optimize] = create_session(self.quant_model, optimize=optimize, num_threads=self.num_threads)
         return self._sessions[optimize]
 
-    def exposed(self, names: tuple[str, ...]) -> Session:
-        """The quantized model as it is written, with inner tensors as outputs; kept for the next call.
+    def exposed(self, names: tuple[str, ...], *, quantized: bool) -> Session:
+        """One of the models as it is written, with inner tensors as outputs; kept for the next call.
 
         Raises:
             ModelError: If onnxruntime does not take it.
         """
+        import onnx
         from onnx import helper
 
         from qtool.runtime import create_session
 
-        if self._exposed is None or self._exposed[0] != names:
-            import onnx
-
-            proto = onnx.ModelProto()
-            proto.CopyFrom(self.light_proto)
-            present = {value.name for value in proto.graph.output}
-            proto.graph.output.extend(
-                helper.make_empty_tensor_value_info(name) for name in names if name not in present
-            )
-            session = create_session(proto, optimize=False, num_threads=self.num_threads, base_dir=self.base_dir)
-            self._exposed = names, session
-        return self._exposed[1]
+        kept = self._exposed.get(quantized)
+        if kept is not None and kept[0] == names:
+            return kept[1]
+        source = self.quant_model if quantized else self.float_model
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.light_proto if quantized else self.light_float)
+        present = {value.name for value in proto.graph.output}
+        proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names if name not in present)
+        session = create_session(
+            proto,
+            optimize=False,
+            num_threads=self.num_threads,
+            base_dir=source.parent if isinstance(source, Path) else None,
+        )
+        self._exposed[quantized] = names, session
+        return session
 
     @cached_property
     def float_session(self) -> Session:
@@ -101,13 +106,12 @@ class Subject:
     @cached_property
     def light_proto(self) -> onnx.ModelProto:
         """The quantized model; what is in external files stays there."""
-        import onnx
+        return _light(self.quant_model)
 
-        if isinstance(self.quant_model, bytes):
-            return onnx.load_model_from_string(self.quant_model)
-        if isinstance(self.quant_model, Path):
-            return onnx.load(self.quant_model, load_external_data=False)
-        return self.quant_model
+    @cached_property
+    def light_float(self) -> onnx.ModelProto:
+        """The same of the float model."""
+        return _light(self.float_model)
 
     @property
     def base_dir(self) -> Path | None:
@@ -117,3 +121,13 @@ class Subject:
     def first(self, count: int) -> Samples:
         """The first samples, at most ``count``."""
         return self.samples.slice(0, min(count, self.samples.count))
+
+
+def _light(model: Model) -> onnx.ModelProto:
+    import onnx
+
+    if isinstance(model, bytes):
+        return onnx.load_model_from_string(model)
+    if isinstance(model, Path):
+        return onnx.load(model, load_external_data=False)
+    return model

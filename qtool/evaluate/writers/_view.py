@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
@@ -15,13 +14,14 @@ from qtool.evaluate.details import Details
 from qtool.evaluate.report import OutputReport, Report
 from qtool.evaluate.writers import _charts
 from qtool.evaluate.writers._text import change, decibels, interval, one_line, percent, share_text
-from qtool.evaluate.writers.checks import flagged
 from qtool.evaluate.writers.layers import layer_commands
 from qtool.evaluate.writers.markdown import verdict
 from qtool.evaluate.writers.table import ABSENT, format_bytes, format_value
 
 CHARTED = 12
 """Layers in the charts."""
+FINDINGS = 50
+"""Of each check."""
 HISTOGRAMS = 24
 """Layers whose histograms are shown."""
 
@@ -88,11 +88,11 @@ class View:
     failures: list[str]
     tiles: list[Tile]
     quality: list[Figures]
+    checks: list[dict[str, Any]] = field(default_factory=list)
     layers: dict[str, Any] | None = None
     sensitivity: Figures | None = None
     commands: list[Command] = field(default_factory=list)
     sizes: dict[str, Any] | None = None
-    checks: list[Figures] = field(default_factory=list)
     settings: list[tuple[str, str]] = field(default_factory=list)
     hashes: list[tuple[str, str, str]] = field(default_factory=list)
     origin: str = ""
@@ -118,6 +118,7 @@ def view_of(report: Report) -> View:
         failures=[one_line(line) for line in report.failures],
         tiles=_tiles(report),
         quality=[_quality(report, output) for output in report.outputs],
+        checks=[_check(check) for check in report.checks or ()],
         notes=[one_line(note) for note in report.notes],
     )
     if report.layers is not None and report.layers.layers:
@@ -127,7 +128,6 @@ def view_of(report: Report) -> View:
     commands = layer_commands(report.layers, report.sensitivity)
     view.commands = [Command(one_line(text), one_line(why)) for text, why in commands]
     view.hashes = [("data", one_line(source.path or "arrays in memory"), source.sha256) for source in report.sources]
-    view.checks = _checks(report.checks or ())
     if report.details is not None:
         _describe(view, report.details, names)
     return view
@@ -202,6 +202,18 @@ def _quality(report: Report, output: OutputReport) -> Figures:
     return Figures(caption, tuple(columns[i] for i in kept), [[row[i] for i in kept] for row in rows])
 
 
+def _check(check: CheckResult) -> dict[str, Any]:
+    shown = check.findings[:FINDINGS]
+    return {
+        "title": one_line(check.title),
+        "state": check.state,
+        "summary": one_line(check.summary),
+        "count": len(check.findings),
+        "more": len(check.findings) - len(shown),
+        "findings": [(one_line(one.subject), one_line(one.text), one_line(one.suggestion)) for one in shown],
+    }
+
+
 def _layers(found: Attribution) -> dict[str, Any]:
     charted = found.layers[:CHARTED]
     cards = [_card(rank, layer) for rank, layer in enumerate(found.layers[:HISTOGRAMS], 1) if layer.histograms]
@@ -239,23 +251,6 @@ def _layers(found: Attribution) -> dict[str, Any]:
         "notes": [one_line(note) for note in found.notes],
         "causes": sorted({str(layer.cause) for layer in found.layers}),
     }
-
-
-def _checks(checks: Sequence[CheckResult]) -> list[Figures]:
-    """What each check says, and the findings of those that flag something."""
-    if not checks:
-        return []
-    rows = [[Cell(check.title), Cell(check.state), Cell(one_line(check.summary))] for check in checks]
-    tables = [Figures("Checks of the runtime", ("check", "outcome", "found"), rows, left=3)]
-    found = [
-        [
-            Cell(one_line(finding.subject), kind="mono"),
-            Cell(one_line(finding.text)),
-            Cell(one_line(finding.suggestion or ABSENT), kind="mono"),
-        ]
-        for _, finding in flagged(checks)
-    ]
-    return [*tables, Figures("Findings", ("where", "what", "suggestion"), found, left=3)] if found else tables
 
 
 def _card(rank: int, layer: LayerReport) -> dict[str, Any]:

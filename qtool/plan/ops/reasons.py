@@ -5,6 +5,8 @@ from __future__ import annotations
 _SHAPE = "works on shapes or integers"
 _NORM = "normalization stays float"
 _TRANSCENDENTAL = "the runtime has no integer form of it"
+_PROBABILITIES = "codes are too coarse for small probabilities, so it stays float"
+_ORDER = "it orders by value, and codes would make ties"
 _RECURRENT = "recurrent states stay float; only its weights could be quantized, which needs dynamic mode"
 _CONTROL = "the nodes inside its subgraphs stay float"
 # of modes that walk subgraphs, with whether it is by design
@@ -32,8 +34,6 @@ REASONS: dict[str, tuple[str, bool]] = {
             "Or",
             "Not",
             "Xor",
-            "ArgMin",
-            "TopK",
             "OneHot",
             "NonMaxSuppression",
             "Mod",
@@ -79,8 +79,6 @@ REASONS: dict[str, tuple[str, bool]] = {
     ),
     **dict.fromkeys(
         (
-            "Softmax",
-            "LogSoftmax",
             "Hardmax",
             "Exp",
             "Log",
@@ -142,6 +140,8 @@ REASONS: dict[str, tuple[str, bool]] = {
         ),
         (_TRANSCENDENTAL, True),
     ),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), (_PROBABILITIES, True)),
+    **dict.fromkeys(("TopK", "ArgMin"), (_ORDER, True)),
     **dict.fromkeys(("LSTM", "GRU", "RNN"), (_RECURRENT, False)),
     **dict.fromkeys(("Loop", "Scan", "SequenceMap"), (_CONTROL, False)),
     "If": CONTROL_WALKED["If"],

@@ -39,7 +39,7 @@ class LayerCount:
         pairs: Pairs that were added.
         saturated: Those that left int16.
         columns: Saturated pairs of each output channel.
-        runs: Rows of the left operand.
+        rows: Rows of the left operand.
     """
 
     pairs: int = 0

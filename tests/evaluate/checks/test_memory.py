@@ -32,6 +32,14 @@ def test_both_models_are_measured_and_the_larger_one_takes_more() -> None:
     assert result.summary.endswith(" MB quantized (batch of 3 samples).")
 
 
+@pytest.mark.parametrize(
+    ("kind", "array"), [("string", np.array(["a", "bc"], object)), ("bfloat16", np.ones(2, ml_dtypes.bfloat16))]
+)
+def test_what_archives_do_not_hold_reaches_the_process(kind: str, array: np.ndarray, tmp_path: Path) -> None:
+    model = build(f"g ({kind}[N] x) => ({kind}[N] y) {{ y = Identity(x) }}")
+    assert memory.measured_peak(model, {"x": array}, 1, tmp_path) < 100e6
+
+
 def test_a_model_that_does_not_run_there_is_an_error(tmp_path: Path) -> None:
     x = np.ones((1, 2), ml_dtypes.bfloat16)  # and a type that archives do not know gets there
     with pytest.raises(ModelError, match=r"The process that measures memory failed: .*is not accepted by onnxruntime"):

@@ -132,6 +132,21 @@ def test_without_codes_inside_the_outputs_may_move_less_than_by_quantization(by:
     assert ("more than quantization moves it" in result.summary) == (state == "flagged")
 
 
+def test_shapes_that_differ_are_infinitely_far() -> None:
+    text = "g (float[N,4] x) => (int64[2,M] i, float[M,2] y) { i = NonZero(x) f = Cast<to=1>(i) y = Transpose(f) }"
+    model = build(text)
+    looked_at = subject(model, model, X)
+    whole = looked_at.session(optimize=True)
+
+    class Shorter:
+        def run(self, feeds: Any) -> dict[str, np.ndarray]:
+            return {name: array[..., :1] for name, array in whole.run(feeds).items()}
+
+    looked_at._sessions[True] = Shorter()  # type: ignore[assignment]
+    result = miscompile.check(looked_at)
+    assert (result.state, result.values["largest"]) == ("flagged", np.inf)
+
+
 def test_a_model_that_does_not_load_at_all_is_an_error() -> None:
     model = build("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
     with pytest.raises(ModelError, match="is not accepted by onnxruntime"):

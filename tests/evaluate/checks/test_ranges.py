@@ -117,3 +117,31 @@ def test_an_input_that_is_moved_before_it_is_quantized_is_the_input() -> None:
     result = ranges.check(subject(plain, moved, f32(0, 0, -2, 1)[None]))
     assert [f.subject for f in result.findings] == ["x"]
     assert result.findings[0].values["low"] == pytest.approx(-128 / 127)
+
+
+def test_a_result_of_an_operator_on_codes_is_looked_at_in_the_float_model() -> None:
+    reference = build(
+        "g (float[N,2] x) => (float[N,2] y) { h = MatMul(x, w) y = Relu(h) }", {"w": np.eye(2, dtype="f")}
+    )
+    text = """
+    g (float[N,2] x) => (float[N,2] y) {
+      xq = QuantizeLinear(x, sx, z)
+      h_quantized = QLinearMatMul(xq, sx, z, w, sw, zw, sh, z)
+      h = DequantizeLinear(h_quantized, sh, z)
+      y = Relu(h)
+    }"""
+    arrays: dict[str, Any] = {
+        "sx": np.float32(2 / 255),
+        "z": np.uint8(0),
+        "w": np.eye(2, dtype=np.int8),
+        "sw": np.float32(1),
+        "zw": np.int8(0),
+        "sh": np.float32(1 / 255),
+    }
+    model = build(text, arrays)
+    x = f32(0.5, 2)[None]
+    assert ranges.check(subject(reference, model, x)).state == "ok"
+    result = ranges.check(subject(reference, model, x, layers=True))
+    (finding,) = result.findings
+    assert (finding.subject, finding.values["most"], finding.values["share"]) == ("h", 2.0, 0.5)
+    assert finding.values["excess"] == pytest.approx(1)

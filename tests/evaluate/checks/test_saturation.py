@@ -60,6 +60,11 @@ def test_case_63(text: str) -> None:
     assert drop > 60
     assert result.summary.startswith("8 of 8 pairs saturate, in 1 of 1 layer: SQNR of 'y' is ")
 
+    model = quantized(text, 127)
+    onnx.helper.set_model_props(model, {"qtool.config": '{"target": "avx2", "weights": "int8"}'})
+    (finding,) = saturation.check(subject(reference, model, x)).findings
+    assert finding.suggestion == "more --calib samples"
+
     seven = saturation.check(subject(reference, quantized(text, 64), x))
     assert (seven.state, seven.findings) == ("ok", ())
     assert seven.summary == "No pair of products saturates in 1 layer (2 samples)."

@@ -117,6 +117,8 @@ def test_all_figures_of_the_report_are_there():
         "214 of 256 codes used",
         "the running model chooses the range",
         "int8 per channel (axis 1)",
+        "flagged Calibrated ranges 1 input leaves its range.",
+        "layer value of layer leaves the range --calib layer",
         "qtool quantize layer --exclude layer",
         "no float tensor for layer",
         "+5.75",
