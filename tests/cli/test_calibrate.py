@@ -19,6 +19,8 @@ GIVEN = {
     "shuffle": None,
     "batch": None,
     "method": None,
+    "prepare": None,
+    "target": None,
     "on_nan": "raise",
     "max_memory": None,
     "checkpoint": None,
