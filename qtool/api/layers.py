@@ -54,8 +54,11 @@ def with_layers(
     """The report with what was asked for about layers."""
     from qtool.evaluate.attribution.attribute import attribute
     from qtool.evaluate.sensitivity import measure_sensitivity
+    from qtool.runtime.lean import release
 
     clock = Clock(progress)
+    if layers or sensitivity:
+        release()  # what the comparison took
     if layers:
         found = attribute(
             reference,

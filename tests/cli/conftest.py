@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import qtool
+import qtool.api._checkpoint  # commands import it beside qtool.api, which may be a fake by then
 from tests.cli.fakes import Api
 from tests.ended import Ended, run_command
 

@@ -19,6 +19,7 @@ GIVEN = {
     "shuffle": None,
     "batch": None,
     "method": None,
+    "prepare": None,
     "on_nan": "raise",
     "max_memory": None,
     "checkpoint": None,

@@ -63,6 +63,7 @@ class Maker:
         self.nodes: list[Node] = []
         self.constants: dict[str, Array] = {}
         self._weights: dict[tuple[int, ...], str] = {}
+        self._made: set[tuple[str, tuple[str, ...], str]] = set()
         kinds = list(_KINDS)
         for kind, *choices in steps:
             names = list(self.shapes)
@@ -93,9 +94,11 @@ class Maker:
     def add(
         self, op: str, inputs: Sequence[str], shapes: Sequence[tuple[int, ...]], rule: Rule, **attributes: Any
     ) -> list[str]:
-        """A node, unless what it writes is empty or large."""
-        if any(np.prod(s[1:]) > MOST_ELEMENTS or 0 in s for s in shapes):
+        """A node, unless what it writes is empty or large, or there already: runtimes make one of two equal nodes."""
+        key = (op, tuple(inputs), repr(sorted(attributes.items())))
+        if key in self._made or any(np.prod(s[1:]) > MOST_ELEMENTS or 0 in s for s in shapes):
             return []
+        self._made.add(key)
         outputs = []
         for shape in shapes:
             outputs.append(self.fresh())
@@ -216,7 +219,7 @@ def _conv(m: Maker, a: str, b: int, c: int, d: int) -> None:
     out, kernel = (2, 4, 6)[b % 3], (1, 3)[c % 2]
     inputs = [a, m.weight(out, shape[1], *[kernel] * dims, share=bool(b % 2))]
     if d % 2:
-        inputs.append(m.constant(normal(out, scale=0.3)))
+        inputs.append(m.constant(normal(out, seed=len(m.constants), scale=0.3)))
     pads = kernel // 2 if c % 4 < 2 else 0
     stride = 1 + d % 3 // 2
     sizes = [(n + 2 * pads - kernel) // stride + 1 for n in shape[2:]]
@@ -245,7 +248,7 @@ def _matmul(m: Maker, a: str, b: int, c: int, d: int) -> None:
     out = (3, 4, 8)[b % 3]
     made = m.add("MatMul", [a, m.weight(shape[-1], out, share=bool(c % 2))], [(*shape[:-1], out)], bilinear)
     if made and d % 3:
-        m.add("Add", [made[0], m.constant(normal(out, scale=0.3))], [(*shape[:-1], out)], added)
+        m.add("Add", [made[0], m.constant(normal(out, seed=len(m.constants), scale=0.3))], [(*shape[:-1], out)], added)
 
 
 def _gemm(m: Maker, a: str, b: int, c: int, d: int) -> None:
@@ -255,7 +258,7 @@ def _gemm(m: Maker, a: str, b: int, c: int, d: int) -> None:
     out = (3, 4, 8)[b % 3]
     flipped = c % 2
     w = m.weight(*((out, shape[1]) if flipped else (shape[1], out)), share=bool(d % 2))
-    bias = [m.constant(normal(out, scale=0.3))] if d % 3 else []
+    bias = [m.constant(normal(out, seed=len(m.constants), scale=0.3))] if d % 3 else []
     m.add("Gemm", [a, w, *bias], [(shape[0], out)], bilinear, transB=flipped)
 
 
@@ -265,8 +268,9 @@ def _product(m: Maker, a: str, b: int, c: int, d: int) -> None:
     if len(shape) < 3:
         return
     perm = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
-    (turned,) = m.add("Transpose", [a], [tuple(shape[i] for i in perm)], moves, perm=perm)
-    m.add("MatMul", [a, turned], [(*shape[:-1], shape[-2])], bilinear)
+    turned = m.add("Transpose", [a], [tuple(shape[i] for i in perm)], moves, perm=perm)
+    if turned:
+        m.add("MatMul", [a, turned[0]], [(*shape[:-1], shape[-2])], bilinear)
 
 
 _UNARY: tuple[tuple[str, dict[str, Any], Rule], ...] = (

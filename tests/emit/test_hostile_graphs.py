@@ -54,24 +54,25 @@ def test_random_graphs(steps, shape, naming, symbolic, outputs, opset, types, fo
     maker = Maker(steps, naming=naming, symbolic=symbolic, shape=shape)
     if not maker.nodes or (opset < 14 and any(n.proto.op_type == "HardSwish" for n in maker.nodes)):
         return
-    check(maker, outputs, opset=opset, format=form, dedicated_qdq=dedicated, **types)
+    event(check(maker, outputs, opset=opset, format=form, dedicated_qdq=dedicated, **types))
 
 
-def check(maker: Maker, outputs: list[int], *, opset: int, **options: Any) -> None:
-    """Quantize a made graph on the very sample that it is run on, and compare every output with its bound."""
+def check(maker: Maker, outputs: list[int], *, opset: int, **options: Any) -> str:
+    """Quantize a made graph on the very sample that it is run on, and compare every output with its bound.
+
+    Returns:
+        What became of it, in a word or two.
+    """
     model = maker.model(outputs, opset)
     onnx.checker.check_model(model, full_check=True)
     x = normal(*maker.shapes["x"], seed=len(maker.nodes))
     values = _all_values(model, x)
     if any(not np.isfinite(v).all() or np.abs(v).max(initial=0) > 1e4 for v in values.values() if v.dtype.kind == "f"):
-        event("too large")
-        return  # powers of powers: no range is of use there
+        return "too large"  # powers of powers: no range is of use there
     try:
         result = qtool.quantize(model, {"x": x}, method="minmax", **options)
     except NothingToQuantizeError:
-        event("nothing to quantize")
-        return
-    event("quantized")
+        return "nothing to quantize"
     quantized = result.model
     assert quantized is not None
     onnx.checker.check_model(quantized, full_check=True)
@@ -89,6 +90,7 @@ def check(maker: Maker, outputs: list[int], *, opset: int, **options: Any) -> No
             error = np.abs(other.astype(np.float64) - values[name])
             limit = wrong[name] + (apart[name] if other is fast[name] else 0)
             assert (error <= limit).all(), f"{name}: off by {error.max()} of {limit.flat[error.argmax()]}"
+    return "quantized"
 
 
 def _all_values(model: onnx.ModelProto, x: np.ndarray) -> dict[str, np.ndarray]:
@@ -116,4 +118,4 @@ def test_names_that_clash_with_what_would_be_added(naming, form):
     ]
     maker = Maker(steps, naming=naming, symbolic=True, shape=(4, 5, 5))
     assert [n.proto.op_type for n in maker.nodes] == ["Conv", "Relu", "Conv", "Add", "Conv", "Concat", "Conv"]
-    check(maker, [1, 3], opset=17, format=form)
+    assert check(maker, [1, 3], opset=17, format=form) == "quantized"

@@ -314,7 +314,7 @@ def test_automatic_batch_size() -> None:
         session = create_session(proto)
         return automatic_batch_size(open_samples({"x": np.zeros((2, columns), np.float32)}, session.inputs), session)
 
-    assert size(3) == 32
+    assert size(3) == 8
     assert size(1 << 17) == 4
     assert size(1 << 20) == 1
 

@@ -33,6 +33,7 @@ from qtool.evaluate.attribution.tally import UnitTally
 from qtool.evaluate.attribution.units import Unit, Units, find_units
 from qtool.evaluate.attribution.walk import OBSERVED, Arrays, needs, walk
 from qtool.runtime.arena import release_arena
+from qtool.runtime.lean import release
 from qtool.signal import db
 
 if TYPE_CHECKING:
@@ -292,6 +293,7 @@ class _Run:
         for tally in self.tallies:
             tally.operator.close()
         release_arena()
+        release()
 
 
 def _report(

@@ -20,7 +20,7 @@ import numpy as np
 from qtool.evaluate.metrics._classes import checked_labels
 from qtool.evaluate.metrics._softmax import log_softmax
 from qtool.evaluate.metrics._sums import JudgeAccumulator, Terms
-from qtool.evaluate.metrics.base import CLASS_KINDS, Array, Floats, LabelKind, Metric
+from qtool.evaluate.metrics.base import Array, Floats, LabelKind, Metric
 
 
 class PerplexityAccumulator(JudgeAccumulator):
@@ -54,6 +54,6 @@ METRIC = Metric(
     start=PerplexityAccumulator,
     needs_labels=True,
     bounds=(1.0, math.inf),
-    kinds=CLASS_KINDS,
+    kinds=frozenset({LabelKind.CLASSES, LabelKind.TOKENS}),
     default_for=frozenset({LabelKind.TOKENS}),
 )
