@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ Array = npt.NDArray[Any]
 
 # Rows of a layer's input that are looked at in one sample, evenly spaced. Their memory is bounded by this times K.
 ROWS_PER_SAMPLE = 512
+ROWS = 4096  # in all samples
 SEVEN_BITS = 64
 _HIGHEST, _LOWEST = 32767, -32768
 
@@ -45,6 +46,7 @@ class Layer:
         geometry: How a Conv's rows follow from its input; None for a product of matrices.
         pairs: Pairs of products looked at.
         saturated: Those that left int16.
+        waiting: Rows that are not counted yet: they are counted together, because a few at a time take long.
     """
 
     node: str
@@ -54,18 +56,39 @@ class Layer:
     geometry: Geometry | None = None
     pairs: int = 0
     saturated: int = 0
+    waiting: list[list[Array]] = field(default_factory=list)
 
-    def observe(self, x: Array, *, num_threads: int | None = None) -> None:
-        """Count on the activation of one batch, of the shape that the node reads."""
+    def observe(self, x: Array, *, limit: int = ROWS_PER_SAMPLE, num_threads: int | None = None) -> None:
+        """Look at the activation of one batch, of the shape that the node reads; at ``limit`` of its rows.
+
+        A layer that is decided is not looked at again; :meth:`count` comes after the last batch.
+        """
+        if self.decided:
+            return
         codes = kernels.quantize(np.ascontiguousarray(x), self.params.scale, self.params.zero_point)
         if self.geometry is not None:
-            parts = self.geometry.rows(codes, int(self.params.zero_point), limit=ROWS_PER_SAMPLE)
+            parts = self.geometry.rows(codes, int(self.params.zero_point), limit=limit)
         else:
             rows = codes.reshape(-1, codes.shape[-1])
-            parts = [rows[_spaced(len(rows))]] * len(self.matrices)
-        for part, matrix in zip(parts, self.matrices, strict=True):
-            self.saturated += int(kernels.count_saturating_pairs(part, matrix, num_threads=num_threads).sum())
-            self.pairs += len(part) * -(-matrix.shape[0] // 2) * matrix.shape[1]
+            parts = [rows[_spaced(len(rows), limit)]] * len(self.matrices)
+        self.waiting.append(parts)
+        if sum(len(one[0]) for one in self.waiting) >= ROWS_PER_SAMPLE:
+            self.count(num_threads=num_threads)
+
+    def count(self, *, num_threads: int | None = None) -> None:
+        """Count in the rows that wait for it."""
+        waiting, self.waiting = self.waiting, []
+        if not waiting:
+            return
+        for group, matrix in enumerate(self.matrices):
+            rows = np.concatenate([parts[group] for parts in waiting])
+            self.saturated += int(kernels.count_saturating_pairs(rows, matrix, num_threads=num_threads).sum())
+            self.pairs += len(rows) * -(-matrix.shape[0] // 2) * matrix.shape[1]
+
+    @property
+    def decided(self) -> bool:
+        """Whether further rows would change nothing but the counts."""
+        return self.saturated > 0
 
 
 def saturable_layers(model: ir.Model, plan: Plan) -> list[Layer]:
@@ -74,7 +97,7 @@ def saturable_layers(model: ir.Model, plan: Plan) -> list[Layer]:
     found = []
     for decision in plan.decisions:
         layer = _layer(graph, plan, decision)
-        if layer is not None and any(_can_saturate(matrix) for matrix in layer.matrices):
+        if layer is not None and any(can_saturate(matrix) for matrix in layer.matrices):
             found.append(layer)
     return found
 
@@ -157,7 +180,7 @@ def _codes(array: Array, weight: WeightPlan) -> npt.NDArray[np.int8]:
     return codes
 
 
-def _can_saturate(matrix: npt.NDArray[np.int8]) -> bool:
+def can_saturate(matrix: npt.NDArray[np.int8]) -> bool:
     """Whether some activation makes a pair of the matrix leave int16."""
     wide = matrix.astype(np.int32)
     if len(wide) % 2:
@@ -179,7 +202,7 @@ def _seven_bits(weight: WeightPlan, array: Array) -> QParams:
     return QParams(params.dtype, np.asarray(scale), params.zero_point, params.granularity)
 
 
-def _spaced(count: int) -> npt.NDArray[np.intp]:
-    """Up to ROWS_PER_SAMPLE of ``count`` indices, evenly spaced, the first and the last among them."""
-    wanted = min(count, ROWS_PER_SAMPLE)
+def _spaced(count: int, limit: int) -> npt.NDArray[np.intp]:
+    """Up to ``limit`` of ``count`` indices, evenly spaced, the first and the last among them."""
+    wanted = min(count, limit)
     return np.linspace(0, max(count - 1, 0), wanted).astype(np.intp)

@@ -59,7 +59,7 @@ def test_samples_that_do_not_saturate_leave_eight_bits():
     samples = {"x": np.eye(8, dtype=np.float32)}
     result = qtool.quantize(model, samples, target="avx2")
     assert (codes(result, "w") == 127).all()
-    assert result.notes == ["no int16 sum saturates without VNNI on 4 samples: all weights keep 8 bits"]
+    assert result.notes == ["no int16 sum saturates without VNNI on 8 samples: all weights keep 8 bits"]
 
 
 def test_weights_whose_pairs_cannot_saturate_are_not_even_looked_at():
