@@ -149,7 +149,7 @@ def attribute(
             is the recorded one.
         progress: Called with (operators done, operators in all), all samples together.
         without_vnni: Whether to judge operators as on a processor without VNNI, where sums of two products saturate:
-            what that adds is then part of the noise of each, otherwise only where it destroys the result.
+            what that adds is then part of the noise of each, otherwise only where it is much.
 
     Raises:
         ConfigError: If no quantized operator can be matched, or ``layer_samples`` is not positive.
@@ -423,6 +423,9 @@ def _choices(rows: Sequence[tuple[LayerReport, Advice]], origin: Origin) -> Iter
         yield together, f"the worst {taken} operators, {covered:.0%} of the noise"
     if first.cause is Cause.SATURATION:
         yield [("--exclude", literal(first_row.node))], f"{first_row.node} stays float, whatever the processor"
+        _, other = next((pair for pair in rows if pair[1].cause is not Cause.SATURATION), (None, first))
+        if other is not first and other.options:
+            yield list(other.options), f"for processors with VNNI only: {other.why}"
     per_tensor = first_row.weight is not None and first_row.weight.endswith("per tensor")
     if first.cause is Cause.WEIGHT and per_tensor and (origin.config or {}).get("per_channel") is False:
         yield [("--per-channel", None)], "a scale for each channel of every weight"

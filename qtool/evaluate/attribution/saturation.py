@@ -1,6 +1,6 @@
 """What a processor without VNNI would add to one operator: pairs of products that leave int16.
 
-``change`` is the whole of it on one batch: the product with saturating pairs less the exact one, in units of the output.
+``change`` is the whole of it on one batch: the product with saturating pairs less the exact one, as the output has it.
 ``of_rows`` is its energy on further batches, estimated from some of their rows, because saturation is as rare as the
 largest activations are: a few samples may well have none.
 """
@@ -21,10 +21,10 @@ from qtool.plan.saturation import can_saturate as pair_can_saturate
 
 DOMINANT = 10.0
 """How many times an operator's own noise saturation has to make before it counts as its cause, ..."""
-DESTRUCTIVE = 10 ** (-1.8)
-"""... and how much beside its signal: the usual amount (20 dB and better on the zoo) is only counted, as the processor
-that the model meets may have VNNI, and then there is none. What is evaluated as on a processor without it has neither
-bound."""
+NOTABLE = 10 ** (-2.5)
+"""... and how much beside its signal: 30 to 45 dB of own noise are usual at 8 bits. Less is only counted, as the
+processor that the model meets may have VNNI, and then there is none. What is evaluated as on a processor without it has
+neither bound."""
 
 MACS_PER_BATCH = 1 << 22
 """Products of the rows of a further batch, which bounds their number."""
@@ -138,9 +138,7 @@ def of_rows(unit: Unit, quantized: Graph, x: Array) -> tuple[int, float]:
     return count, lost * float(scale) ** 2 * (total / looked_at if looked_at else 0.0)
 
 
-def _rows(
-    product: _Product, stored: Array, x: Array, zero: Array, limit: int
-) -> tuple[list[Array], list[Array], int]:
+def _rows(product: _Product, stored: Array, x: Array, zero: Array, limit: int) -> tuple[list[Array], list[Array], int]:
     """Rows of each product, their matrices, and how many rows there are in all."""
     if product.kind == "MatMulInteger":
         rows = x.reshape(-1, x.shape[-1])

@@ -17,7 +17,7 @@ from qtool.evaluate.attribution.energy import difference_energy, energy
 from qtool.evaluate.attribution.graph import Array
 from qtool.evaluate.attribution.operator import Operator
 from qtool.evaluate.attribution.report import HISTOGRAM_BINS, InputHistogram
-from qtool.evaluate.attribution.saturation import DESTRUCTIVE, DOMINANT
+from qtool.evaluate.attribution.saturation import DOMINANT, NOTABLE
 from qtool.evaluate.attribution.units import Codes, Operand, Unit
 from qtool.evaluate.attribution.walk import Arrays
 
@@ -209,10 +209,10 @@ class UnitTally:
 
     @property
     def saturates(self) -> bool:
-        """Whether saturation counts: all of it without VNNI, otherwise where it is most of the noise and destroys."""
+        """Whether saturation counts: all of it without VNNI, otherwise where it is most of the noise, and much."""
         if self._without_vnni:
             return self.saturation > 0.0
-        return self.saturation > DESTRUCTIVE * self.signal and self.saturation > DOMINANT * self.energies["own"]
+        return self.saturation > NOTABLE * self.signal and self.saturation > DOMINANT * self.energies["own"]
 
     @property
     def saturation_dominates(self) -> bool:
