@@ -164,7 +164,9 @@ def calibrate(
 
 def _remarks(coverage: Coverage, kept: Kept) -> Iterator[str]:
     """What a user should know about the samples of a statistics file."""
-    if kept.cut is not None:
+    from qtool.calibrate.kept import FEW_SAMPLES
+
+    if kept.cut is not None and kept.samples < FEW_SAMPLES:
         yield (
             f"Samples are large: {kept.samples or 'none'} of them {'is' if kept.samples == 1 else 'are'} kept in the "
             f"statistics file, for the verification of a result."

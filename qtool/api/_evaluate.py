@@ -132,6 +132,7 @@ def evaluate(
             sensitivity=sensitivity,
             num_threads=num_threads,
             progress=progress,
+            engine=engine,
         )
         if wanted:
             subject = Subject(*pair, opened, num_threads=num_threads, batch_size=batch, layers=layers)

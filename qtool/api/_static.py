@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from qtool.api.data import (
@@ -140,7 +140,7 @@ def quantize_static(
         job.publish(
             quantized,
             prepared,
-            lambda *_: first_batches(opened, VERIFY_SAMPLES, VERIFY_SECONDS) if opened is not None else batches,
+            lambda *_: first_batches(opened, VERIFY_SAMPLES, VERIFY_SECONDS) if opened is not None else _first(batches),
             settings,
             provenance=_provenance(sample_count, hashes),
         )
@@ -164,3 +164,13 @@ def _provenance(samples: int, hashes: Sequence[str] | None) -> dict[str, Any]:
     if hashes is None:
         return {"calibration.samples": str(samples), "calibration.random": "true"}
     return {"calibration.samples": str(samples), "calibration.sha256": list(hashes)}
+
+
+def _first(batches: Sequence[Batch]) -> Iterator[Batch]:
+    """As many of the batches as a result is run on."""
+    done = 0
+    for count, feeds in batches:
+        if done >= VERIFY_SAMPLES:
+            return
+        yield count, feeds
+        done += count

@@ -16,17 +16,26 @@ if TYPE_CHECKING:
     from qtool.calibrate.samples import Samples
     from qtool.evaluate.report import Report
 
+WITHOUT_VNNI = "spec-avx2"
+"""The engine that computes as a processor whose sums of two products saturate."""
+
 
 def require_layers(engine: str, *, layers: bool, layer_samples: int | None, sensitivity: bool) -> None:
     """Refuse what cannot be done before an evaluation is run.
 
     Raises:
-        ConfigError: If layers are to be looked at in another engine than onnxruntime, or their samples are none.
+        ConfigError: If layers are to be looked at in an engine that cannot, or their samples are none.
     """
-    if (layers or sensitivity) and engine != "ort":
+    if layers and engine not in ("ort", WITHOUT_VNNI):
         raise ConfigError(
-            f"Layers are looked at in onnxruntime only; the engine is '{engine}'.",
+            f"Layers are looked at in onnxruntime only, or as '{WITHOUT_VNNI}' would compute each; the engine is "
+            f"'{engine}'.",
             hint="Leave out --engine, or --layers and --sensitivity.",
+        )
+    if sensitivity and engine != "ort":
+        raise ConfigError(
+            f"Sensitivity is measured in onnxruntime only; the engine is '{engine}'.",
+            hint="Leave out --engine, or --sensitivity.",
         )
     if layer_samples is None:
         return
@@ -50,6 +59,7 @@ def with_layers(
     sensitivity: bool,
     num_threads: int | None,
     progress: Progress | None,
+    engine: str = "ort",
 ) -> Report:
     """The report with what was asked for about layers."""
     from qtool.evaluate.attribution.attribute import attribute
@@ -67,6 +77,7 @@ def with_layers(
             layer_samples=layer_samples,
             num_threads=num_threads,
             progress=clock.progress("layers"),
+            without_vnni=engine == WITHOUT_VNNI,
         )
         report = replace(report, layers=found)
     if sensitivity:

@@ -4,6 +4,8 @@ They are the first ones in an order that depends on the data alone: by the diges
 or by their own digest if they come from memory. So the order of files, the way the samples are split and the merging of
 the parts change nothing: what a whole keeps is among what its parts keep. Two limits end the list, a number of samples
 and a number of bytes; where bytes do, the sample that was too much is remembered, so that merging ends there as well.
+A few samples may be large; beyond those there are more as long as all of them are small, because a row of a table or a
+short text says little about the others.
 """
 
 from __future__ import annotations
@@ -18,8 +20,12 @@ import numpy.typing as npt
 from qtool.calibrate.coverage import Coverage, combined, file_use, memory_use, plain_text, sample_sha256
 from qtool.calibrate.samples import Samples
 
-MAX_SAMPLES = 4
+FEW_SAMPLES = 4
 MAX_BYTES = 32 << 20
+"""Of a few samples."""
+MAX_SAMPLES = 64
+SMALL_BYTES = 1 << 20
+"""Of more than a few samples."""
 
 Place = tuple[str, int]  # SHA-256, place in the file
 
@@ -74,7 +80,7 @@ class Kept:
             if cut is not None and batch.place >= cut:
                 break
             nbytes += batch.nbytes
-            if nbytes > MAX_BYTES:
+            if nbytes > _most_bytes(samples):
                 return cls(tuple(chosen), batch.place)
             chosen.append(batch)
             samples += batch.samples
@@ -91,6 +97,11 @@ class Kept:
     def samples(self) -> int:
         """Number of samples in all batches."""
         return sum(batch.samples for batch in self.batches)
+
+
+def _most_bytes(before: int) -> int:
+    """Bytes that a list may have with one more batch, after a number of samples."""
+    return MAX_BYTES if before < FEW_SAMPLES else min(SMALL_BYTES, MAX_BYTES)
 
 
 def survey(samples: Samples, *, keep: bool = True) -> tuple[Coverage, Kept]:
@@ -142,7 +153,7 @@ def _from_file(samples: Samples, sha256: str, ranges: Iterable[tuple[int, int]])
         for _ in range(rows - 1):
             next(places)
         nbytes += sum(array.nbytes for array in feeds.values())
-        if nbytes > MAX_BYTES:
+        if nbytes > _most_bytes(count):
             return Kept(tuple(chosen), (sha256, place))
         chosen.append(KeptBatch(sha256, place, rows, _copied(feeds)))
         count += rows

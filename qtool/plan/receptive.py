@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,11 +47,8 @@ class Geometry:
             A matrix (rows, kernel elements * channels of the group) for each group, channels fastest.
         """
         pads = self._pads(x.shape[2:])
-        padded = np.pad(x, [(0, 0), (0, 0), *pads], constant_values=fill)
-        sizes = [
-            max(0, (total - (k - 1) * d - 1) // s + 1)
-            for total, k, d, s in zip(padded.shape[2:], self.kernel, self.dilations, self.strides, strict=True)
-        ]
+        padded = np.pad(x, [(0, 0), (0, 0), *pads], constant_values=fill) if any(map(any, pads)) else x
+        sizes = self.sizes(x.shape[2:])
         count = len(x) * math.prod(sizes)
         chosen = np.linspace(0, max(count - 1, 0), min(count, limit)).astype(np.intp)
         batch, *places = np.unravel_index(chosen, (len(x), *sizes))
@@ -63,6 +61,30 @@ class Geometry:
         stacked = np.stack(taps, axis=1)  # (rows, kernel elements, channels)
         parts = np.split(stacked, self.groups, axis=2)
         return [np.ascontiguousarray(part).reshape(len(chosen), -1) for part in parts]
+
+    def sizes(self, spatial: tuple[int, ...]) -> list[int]:
+        """Size of the output, for an input of such a size."""
+        return [
+            max(0, (size + sum(pad) - (k - 1) * d - 1) // s + 1)
+            for size, pad, k, d, s in zip(
+                spatial, self._pads(spatial), self.kernel, self.dilations, self.strides, strict=True
+            )
+        ]
+
+    @classmethod
+    def of(cls, attributes: Mapping[str, Any], kernel: tuple[int, ...]) -> Geometry:
+        """The attributes of a Conv as they are in its node, without those that have their default."""
+        rank = len(kernel)
+        auto = attributes.get("auto_pad", "NOTSET")
+        flat = attributes.get("pads", (0,) * (2 * rank)) if auto == "NOTSET" else (0,) * (2 * rank)
+        return cls(
+            kernel=tuple(kernel),
+            strides=tuple(attributes.get("strides", (1,) * rank)),
+            dilations=tuple(attributes.get("dilations", (1,) * rank)),
+            pads=None if auto.startswith("SAME") else tuple(zip(flat[:rank], flat[rank:], strict=True)),
+            auto=auto,
+            groups=int(attributes.get("group", 1)),
+        )
 
     def _pads(self, spatial: tuple[int, ...]) -> list[tuple[int, int]]:
         if self.pads is not None:
@@ -77,14 +99,12 @@ class Geometry:
 
 def geometry_of(node: ir.Node, weight_shape: tuple[int, ...]) -> Geometry:
     """The attributes of a Conv whose weight has shape (M, C / groups, *kernel)."""
-    kernel = tuple(weight_shape[2:])
-
-    def numbers(name: str, default: int, count: int) -> tuple[int, ...]:
-        return tuple(node.attributes[name].as_ints()) if name in node.attributes else (default,) * count
-
-    rank = len(kernel)
-    auto = node.attributes["auto_pad"].as_string() if "auto_pad" in node.attributes else "NOTSET"
-    flat = numbers("pads", 0, 2 * rank) if auto == "NOTSET" else (0,) * (2 * rank)
-    pads = None if auto.startswith("SAME") else tuple(zip(flat[:rank], flat[rank:], strict=True))
-    groups = node.attributes["group"].as_int() if "group" in node.attributes else 1
-    return Geometry(kernel, numbers("strides", 1, rank), numbers("dilations", 1, rank), pads, auto, groups)
+    attributes: dict[str, Any] = {}
+    for name, one in node.attributes.items():
+        if name == "auto_pad":
+            attributes[name] = one.as_string()
+        elif name == "group":
+            attributes[name] = one.as_int()
+        elif name in ("pads", "strides", "dilations"):
+            attributes[name] = tuple(one.as_ints())
+    return Geometry.of(attributes, tuple(weight_shape[2:]))

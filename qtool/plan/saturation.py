@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ Array = npt.NDArray[Any]
 
 # Rows of a layer's input that are looked at in one sample, evenly spaced. Their memory is bounded by this times K.
 ROWS_PER_SAMPLE = 512
+ROWS = 2048  # in all samples
 SEVEN_BITS = 64
 _HIGHEST, _LOWEST = 32767, -32768
 
@@ -45,6 +46,10 @@ class Layer:
         geometry: How a Conv's rows follow from its input; None for a product of matrices.
         pairs: Pairs of products looked at.
         saturated: Those that left int16.
+        open: For each matrix, the columns that could saturate and have not come near; the others are counted only
+            until one sum of the layer has left int16.
+        channels: Those of the output in which a sum came near: it would leave int16 if codes were a quarter larger.
+        waiting: Rows that are not counted yet: they are counted together, because a few at a time take long.
     """
 
     node: str
@@ -54,18 +59,59 @@ class Layer:
     geometry: Geometry | None = None
     pairs: int = 0
     saturated: int = 0
+    waiting: list[list[Array]] = field(default_factory=list)
+    open: list[npt.NDArray[np.intp]] = field(init=False)
+    channels: npt.NDArray[np.bool_] = field(init=False)
 
-    def observe(self, x: Array, *, num_threads: int | None = None) -> None:
-        """Count on the activation of one batch, of the shape that the node reads."""
+    def __post_init__(self) -> None:
+        self.open = [np.flatnonzero(saturable_columns(matrix)) for matrix in self.matrices]
+        groups = 1 if self.geometry is None else len(self.matrices)  # a stack of matrices has one set of channels
+        self.channels = np.zeros(groups * self.matrices[0].shape[1], np.bool_)
+
+    def observe(self, x: Array, *, limit: int = ROWS_PER_SAMPLE, num_threads: int | None = None) -> None:
+        """Look at the activation of one batch, of the shape that the node reads; at ``limit`` of its rows.
+
+        A layer that is decided is not looked at again; :meth:`count` comes after the last batch.
+        """
+        if self.decided:
+            return
         codes = kernels.quantize(np.ascontiguousarray(x), self.params.scale, self.params.zero_point)
         if self.geometry is not None:
-            parts = self.geometry.rows(codes, int(self.params.zero_point), limit=ROWS_PER_SAMPLE)
+            parts = self.geometry.rows(codes, int(self.params.zero_point), limit=limit)
         else:
             rows = codes.reshape(-1, codes.shape[-1])
-            parts = [rows[_spaced(len(rows))]] * len(self.matrices)
-        for part, matrix in zip(parts, self.matrices, strict=True):
-            self.saturated += int(kernels.count_saturating_pairs(part, matrix, num_threads=num_threads).sum())
-            self.pairs += len(part) * -(-matrix.shape[0] // 2) * matrix.shape[1]
+            parts = [rows[_spaced(len(rows), limit)]] * len(self.matrices)
+        self.waiting.append(parts)
+        if sum(len(one[0]) for one in self.waiting) >= ROWS_PER_SAMPLE:
+            self.count(num_threads=num_threads)
+
+    def count(self, *, num_threads: int | None = None) -> None:
+        """Count in the rows that wait for it."""
+        waiting, self.waiting = self.waiting, []
+        if not waiting:
+            return
+        for group, matrix in enumerate(self.matrices):
+            columns = self.open[group]
+            first = 0 if self.geometry is None else group * matrix.shape[1]
+            marked = self.channels[first : first + matrix.shape[1]]
+            watched = np.flatnonzero(marked) if not self.saturated else np.zeros(0, np.intp)
+            if not len(columns) + len(watched):
+                continue
+            rows = np.concatenate([parts[group] for parts in waiting])
+            self.pairs += len(rows) * -(-matrix.shape[0] // 2) * len(np.union1d(columns, watched))
+            near = kernels.count_saturating_pairs(_grown(rows), matrix[:, columns], num_threads=num_threads) > 0
+            marked[columns[near]] = True
+            self.open[group] = columns[~near]
+            # sums that are not near are in range: only pairs of one sign can leave it, and those grow with their codes
+            watched = np.union1d(watched, columns[near])
+            if len(watched):
+                counts = kernels.count_saturating_pairs(rows, matrix[:, watched], num_threads=num_threads)
+                self.saturated += int(counts.sum())
+
+    @property
+    def decided(self) -> bool:
+        """Whether further rows would change nothing."""
+        return self.saturated > 0 and not any(map(len, self.open))
 
 
 def saturable_layers(model: ir.Model, plan: Plan) -> list[Layer]:
@@ -74,7 +120,7 @@ def saturable_layers(model: ir.Model, plan: Plan) -> list[Layer]:
     found = []
     for decision in plan.decisions:
         layer = _layer(graph, plan, decision)
-        if layer is not None and any(_can_saturate(matrix) for matrix in layer.matrices):
+        if layer is not None and any(can_saturate(matrix) for matrix in layer.matrices):
             found.append(layer)
     return found
 
@@ -99,7 +145,8 @@ def with_seven_bits(model: ir.Model, plan: Plan, layers: Sequence[Layer], *, che
 
 def _narrowed(graph: Graph, decision: Decision, layer: Layer, *, checked: bool) -> Decision:
     array = graph.weight(_weight_value(graph, decision))
-    weight = replace(decision.weights[0], params=_seven_bits(decision.weights[0], array))
+    channels = layer.channels if checked else np.ones_like(layer.channels)
+    weight = replace(decision.weights[0], params=_seven_bits(decision.weights[0], array, channels))
     seen = f"{layer.saturated} of {layer.pairs} int16 sums saturate" if checked else "int16 sums could saturate"
     why = f"7-bit weights: {seen} without VNNI"
     note = f"{decision.note}; {why}" if decision.note else why
@@ -157,29 +204,44 @@ def _codes(array: Array, weight: WeightPlan) -> npt.NDArray[np.int8]:
     return codes
 
 
-def _can_saturate(matrix: npt.NDArray[np.int8]) -> bool:
+def can_saturate(matrix: npt.NDArray[np.int8]) -> bool:
     """Whether some activation makes a pair of the matrix leave int16."""
+    return bool(saturable_columns(matrix).any())
+
+
+def saturable_columns(matrix: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
+    """In which columns of (K, N) some activation makes a pair leave int16."""
     wide = matrix.astype(np.int32)
     if len(wide) % 2:
         wide = np.concatenate([wide, np.zeros((1, wide.shape[1]), np.int32)])
     high, low = np.maximum(wide, 0), np.minimum(wide, 0)
     most, least = high[0::2] + high[1::2], low[0::2] + low[1::2]
-    return bool((most * 255 > _HIGHEST).any() or (least * 255 < _LOWEST).any())
+    leaves: npt.NDArray[np.bool_] = (most * 255 > _HIGHEST) | (least * 255 < _LOWEST)
+    return np.asarray(leaves.any(axis=0))
 
 
-def _seven_bits(weight: WeightPlan, array: Array) -> QParams:
-    """Scales under which no code lies beyond 64; a scale that was raised for the sake of a bias may be enough."""
+def _seven_bits(weight: WeightPlan, array: Array, channels: npt.NDArray[np.bool_]) -> QParams:
+    """Scales under which no code of some channels lies beyond 64; one that was raised for a bias may be enough."""
     params = weight.params
     assert params is not None, "Bug: a planned weight without parameters"
     axes = tuple(range(array.ndim))
     if isinstance(params.granularity, PerAxis):
         axes = tuple(axis for axis in axes if axis != params.granularity.axis)
     needed = np.abs(array).max(axis=axes).astype(np.float64) / SEVEN_BITS
+    if needed.shape == channels.shape:
+        needed = np.where(channels, needed, 0.0)
     scale = np.maximum(params.scale.astype(np.float64), needed).astype(np.float32)
     return QParams(params.dtype, np.asarray(scale), params.zero_point, params.granularity)
 
 
-def _spaced(count: int) -> npt.NDArray[np.intp]:
-    """Up to ROWS_PER_SAMPLE of ``count`` indices, evenly spaced, the first and the last among them."""
-    wanted = min(count, ROWS_PER_SAMPLE)
+def _grown(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Codes a quarter larger, as far as there are such: what samples that are not looked at may hold."""
+    wide = codes.astype(np.uint16)
+    grown: npt.NDArray[np.uint8] = np.minimum(wide + (wide + 3) // 4, 255).astype(np.uint8)
+    return grown
+
+
+def _spaced(count: int, limit: int) -> npt.NDArray[np.intp]:
+    """Up to ``limit`` of ``count`` indices, evenly spaced, the first and the last among them."""
+    wanted = min(count, limit)
     return np.linspace(0, max(count - 1, 0), wanted).astype(np.intp)

@@ -324,7 +324,7 @@ def _set(*keys: Any) -> Callable[[dict[str, Any]], None]:
         _set("batches", "kept", 0, ["cd" * 32, 0, "2"]),
         _set("batches", "kept", 0, ["ab" * 32, 0, 2]),
         _set("batches", "kept", 0, ["cd" * 32, 2, 2]),
-        _set("batches", "kept", 0, ["cd" * 32, 0, 4]),
+        _set("batches", "kept", 0, ["cd" * 32, 0, 64]),
         _set("batches", "kept", 0, ["cd" * 32, 1, 1]),
         _set("batches", "cut", ["cd" * 32, 0]),
         _set("batches", "cut", 3),

@@ -263,8 +263,8 @@ def test_one_origin_of_ranges(work):
 
 def test_the_first_samples_are_kept_and_run(work):
     batches = statsfile.load_statistics(work / "s.npz").batches
-    assert [count for count, _ in batches] == [1, 1, 1, 1]
-    np.testing.assert_array_equal(np.concatenate([feeds["x"] for _, feeds in batches]), samples(40)["x"][:4])
+    assert [count for count, _ in batches] == [1] * 40
+    np.testing.assert_array_equal(np.concatenate([feeds["x"] for _, feeds in batches]), samples(40)["x"])
     result = qtool.quantize(work / "m.onnx", stats=work / "s.npz")
     assert result.verified_samples == 4
     assert result.sqnr_db["y"] > 20

@@ -45,7 +45,7 @@ def test_a_target_is_recorded_and_shown(work, command):
 
 def test_avx2_says_which_layers_have_seven_bits(work, command):
     ended = command("quantize", "m.onnx", "--calib", "c.npz", "--target", "avx2", "--json", "r.json")
-    assert "int16 sums saturate without VNNI on 4 samples: 7-bit weights in 3 layers (" in " ".join(ended.err.split())
+    assert "int16 sums saturate without VNNI on 16 samples: 7-bit weights in 3 layers (" in " ".join(ended.err.split())
     decisions = json.loads(Path("r.json").read_text())["plan"]["decisions"]
     assert [d["node"] for d in decisions if "7-bit" in (d["note"] or "")] == ["node_Conv", "node_Conv_2", "node_Gemm"]
 

@@ -59,7 +59,7 @@ def test_samples_that_do_not_saturate_leave_eight_bits():
     samples = {"x": np.eye(8, dtype=np.float32)}
     result = qtool.quantize(model, samples, target="avx2")
     assert (codes(result, "w") == 127).all()
-    assert result.notes == ["no int16 sum saturates without VNNI on 4 samples: all weights keep 8 bits"]
+    assert result.notes == ["no int16 sum saturates without VNNI on 8 samples: all weights keep 8 bits"]
 
 
 def test_weights_whose_pairs_cannot_saturate_are_not_even_looked_at():
@@ -79,6 +79,28 @@ def test_pairs_are_neighbours_along_k():
     weight[1] = 0.0
     result = qtool.quantize(one_matmul(weight), ONES, target="avx2")
     assert notes(result) == {"node_MatMul": "7-bit weights: 16 of 64 int16 sums saturate without VNNI"}
+
+
+def test_channels_that_stay_far_from_it_keep_eight_bits():
+    """Activations of 255 saturate beside weights of 127, those of 110 nearly do, those of 100 do not."""
+    weight = np.zeros((8, 4), np.float32)
+    weight[0:2, 0] = weight[2:4, 1] = weight[4:6, 2] = weight[6, 3] = 1.0
+    x = np.float32([1.0, 1.0, 110 / 255, 110 / 255, 100 / 255, 100 / 255, 1.0, 1.0])
+    result = qtool.quantize(one_matmul(weight), {"x": np.tile(x, (1, 1))}, target="avx2")
+    # 110 + 110 is below 32767 / 127 = 258; a quarter more is above
+    assert np.abs(codes(result, "w")).max(axis=0).tolist() == [SEVEN_BITS, SEVEN_BITS, 127, 127]
+    # one row, and four pairs of each of the three columns that could
+    assert notes(result) == {"node_MatMul": "7-bit weights: 1 of 12 int16 sums saturate without VNNI"}
+    per_tensor = qtool.quantize(one_matmul(weight), {"x": np.tile(x, (1, 1))}, target="avx2", per_channel=False)
+    assert np.abs(codes(per_tensor, "w")).max(axis=0).tolist() == [SEVEN_BITS] * 4
+
+
+def test_coming_near_is_no_reason_without_a_sum_that_saturates():
+    """Near in the one sample, and no sum saturates: the layer keeps 8 bits."""
+    x = np.float32([1.0, 0, 110 / 255, 110 / 255, 0, 0, 0, 0])
+    result = qtool.quantize(one_matmul(np.ones((8, 4), np.float32)), {"x": x[None]}, target="avx2")
+    assert (codes(result, "w") == 127).all()
+    assert result.notes == ["no int16 sum saturates without VNNI on one sample: all weights keep 8 bits"]
 
 
 @pytest.mark.parametrize("options", [{"weights": "uint8"}, {"activations": "int8"}])

@@ -76,7 +76,7 @@ def advise(tally: UnitTally, part: FloatPart, reference: Graph, quantized: Graph
     """
     cause = cause_of(tally)
     exclude: tuple[Option, ...] = (("--exclude", literal(node)),)
-    if tally.saturates:
+    if tally.saturation_dominates:
         why = f"{tally.saturated} sums of two products in {node} leave int16 on a processor without VNNI"
         return Advice(Cause.SATURATION, (("--target", "avx2"),), why)
     if cause is Cause.NONE:

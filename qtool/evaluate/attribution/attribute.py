@@ -7,6 +7,7 @@ as long as one operator is looked at in one batch, and weights stay in the files
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,7 +28,7 @@ from qtool.evaluate.attribution.next_steps import Option, Starting, commands_of
 from qtool.evaluate.attribution.operator import FloatPart, Operator, float_part
 from qtool.evaluate.attribution.order import sink_dequantizers
 from qtool.evaluate.attribution.report import Attribution, Cause, LayerReport, ranked
-from qtool.evaluate.attribution.saturation import saturation
+from qtool.evaluate.attribution.saturation import can_saturate, change, of_rows
 from qtool.evaluate.attribution.share import MOST_MEASURED, Errors, output_noise, shares
 from qtool.evaluate.attribution.tally import UnitTally
 from qtool.evaluate.attribution.units import Unit, Units, find_units
@@ -58,6 +59,10 @@ _ENOUGH = 0.8  # of the noise, to be removed by the last command
 _MOST_OPTIONS = 6
 _SATURATION_NOTE = (
     "Operators with the cause 'saturation' are ranked as on a processor without VNNI; with VNNI they do not saturate."
+)
+_WITHOUT_VNNI_NOTE = (
+    "Shares and causes are those on a processor without VNNI: saturation counts beside the own noise of each operator. "
+    "What they inherit, and the total, is of onnxruntime on this one."
 )
 
 
@@ -129,6 +134,7 @@ def attribute(
     num_threads: int | None = None,
     calibration: Sequence[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    without_vnni: bool = False,
 ) -> Attribution:
     """Attribute the noise of a quantized model to its operators.
 
@@ -142,6 +148,8 @@ def attribute(
         calibration: Files that the commands calibrate on; by default those beside the models and the data whose hash
             is the recorded one.
         progress: Called with (operators done, operators in all), all samples together.
+        without_vnni: Whether to judge operators as on a processor without VNNI, where sums of two products saturate:
+            what that adds is then part of the noise of each, otherwise only where it is much.
 
     Raises:
         ConfigError: If no quantized operator can be matched, or ``layer_samples`` is not positive.
@@ -151,7 +159,7 @@ def attribute(
     if layer_samples is not None and layer_samples < 1:
         raise ConfigError(f"Number of samples for layers is {layer_samples}; expected 1 or more.")
     pair = load_pair(float_model, quant_model)
-    run = _Run(pair, num_threads, progress)
+    run = _Run(pair, num_threads, progress, without_vnni=without_vnni)
     run.all(samples, layer_samples)
     first_feeds, kept = run.first_feeds, run.errors.kept
     tallies = run.tallies
@@ -159,15 +167,24 @@ def attribute(
     ratios = [tally.noise_to_signal for tally in tallies]
     injected = [(pair.units[u].output, error) for u, error in kept]
     noises = output_noise(pair.reference, injected, first_feeds, num_threads) if injected else []
-    measured = {u: noise for (u, _), noise in zip(kept, noises, strict=True)}
+    measured = {u: noise * run.weight(u) for (u, _), noise in zip(kept, noises, strict=True)}
     return _report(pair, run, shares(ratios, measured), measured, float_model, quant_model, samples, calibration)
 
 
 class _Run:
     """The pass over the samples."""
 
-    def __init__(self, pair: Pair, num_threads: int | None, progress: Callable[[int, int], None] | None) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        num_threads: int | None,
+        progress: Callable[[int, int], None] | None,
+        *,
+        without_vnni: bool,
+    ) -> None:
         self.pair = pair
+        self.without_vnni = without_vnni
+        self._injected: dict[int, float] = {}  # unit -> noise beside the signal of the error that is run
         self.errors = Errors()
         self.samples = 0
         self.first_feeds: Feeds = {}
@@ -198,7 +215,7 @@ class _Run:
     def _tally(self, number: int) -> UnitTally:
         unit, part = self.pair.units[number], self.pair.parts[number]
         operator = Operator(unit, part, self.pair.quantized, self.pair.reference)
-        return UnitTally(unit, operator)
+        return UnitTally(unit, operator, without_vnni=self.without_vnni)
 
     def all(self, samples: Samples, limit: int | None) -> None:
         """Look at the first samples."""
@@ -267,8 +284,12 @@ class _Run:
     def _unit(self, number: int, arrays: Arrays, feeds: Feeds, first: bool) -> None:
         tally = self.tallies[number]
         error = tally.update(arrays, feeds, wanted=first)
-        if first and error is not None:
-            error = self._saturated(tally, arrays, error)
+        if error is not None:
+            if first:
+                error = self._saturated(number, tally, arrays, error)
+            elif tally.can_saturate:
+                x = arrays.expected[tally.unit.operands[0].tensor]
+                tally.add_saturation(*of_rows(tally.unit, self.pair.quantized, x))
         with self._lock:
             if error is None:
                 self.misfits[number] = None
@@ -276,16 +297,28 @@ class _Run:
                 self.errors.add(number, tally.noise_to_signal, error)
         tally.operator.close()
 
-    def _saturated(self, tally: UnitTally, arrays: Arrays, error: Array) -> Array:
-        """The own error, with what saturation adds where that is most of it."""
+    def _saturated(self, number: int, tally: UnitTally, arrays: Arrays, error: Array) -> Array:
+        """The own error, with what saturation adds where that counts."""
         unit = tally.unit
-        tally.saturated, change = saturation(unit, self.pair.quantized, arrays.expected[unit.operands[0].tensor])
-        tally.saturation = 0.0
-        if change is None or change.shape != error.shape:
-            return error
+        count, added = 0, None
+        if tally.can_saturate is None:
+            tally.can_saturate = can_saturate(unit, self.pair.quantized)
+        if tally.can_saturate:
+            count, added = change(unit, self.pair.quantized, arrays.expected[unit.operands[0].tensor])
+        if added is not None and added.shape == error.shape:
+            tally.add_saturation(count, energy(added))
+            if tally.saturates:
+                error = error + added
         signal = energy(arrays.expected[unit.output])
-        tally.saturation = energy(change) / signal if signal else 0.0
-        return error + change if tally.saturates else error
+        self._injected[number] = energy(error) / signal if signal else 0.0
+        return error
+
+    def weight(self, number: int) -> float:
+        """What the noise of an error that was run counts: saturation of all samples, as it is rare in few of them."""
+        tally, injected = self.tallies[number], self._injected.get(number, 0.0)
+        if not tally.saturated or not injected or not math.isfinite(tally.noise_to_signal):
+            return 1.0
+        return tally.noise_to_signal / injected
 
     def close(self) -> None:
         """Give the sessions back."""
@@ -323,7 +356,9 @@ def _report(
     starting = Starting.of(pair.quantized.source.proto, float_model, quant_model, samples, calibration)
     advised = [(row, advices[id(row)]) for row in layers]
     commands, notes = commands_of(starting, _choices(advised, starting.origin))
-    if any(tally.saturates for tally in run.tallies):
+    if run.without_vnni:
+        notes.append(_WITHOUT_VNNI_NOTE)
+    elif any(tally.saturates for tally in run.tallies):
         notes.append(_SATURATION_NOTE)
     return Attribution(layers, run.samples, tuple(commands), tuple(left_out), tuple(notes))
 
@@ -354,7 +389,7 @@ def _row(tally: UnitTally, name: str, share: float | None, measured: bool, advic
         levels=None if histogram is None else histogram.codes,
         weight=None if unit.weight is None else str(unit.weight),
         saturated=tally.saturated or None,
-        saturation_db=db(1.0, tally.saturation) if tally.saturated else None,
+        saturation_db=db(tally.signal, tally.saturation) if tally.saturated else None,
         cause=advice.cause,
         suggestion=" ".join(_words(advice.options)) or None if worth else None,
         histograms=tuple(one.report() for one in ranges),
@@ -388,6 +423,9 @@ def _choices(rows: Sequence[tuple[LayerReport, Advice]], origin: Origin) -> Iter
         yield together, f"the worst {taken} operators, {covered:.0%} of the noise"
     if first.cause is Cause.SATURATION:
         yield [("--exclude", literal(first_row.node))], f"{first_row.node} stays float, whatever the processor"
+        _, other = next((pair for pair in rows if pair[1].cause is not Cause.SATURATION), (None, first))
+        if other is not first and other.options:
+            yield list(other.options), f"for processors with VNNI only: {other.why}"
     per_tensor = first_row.weight is not None and first_row.weight.endswith("per tensor")
     if first.cause is Cause.WEIGHT and per_tensor and (origin.config or {}).get("per_channel") is False:
         yield [("--per-channel", None)], "a scale for each channel of every weight"

@@ -1,23 +1,77 @@
-"""What a processor without VNNI would add to one operator: pairs of products that leave int16."""
+"""What a processor without VNNI would add to one operator: pairs of products that leave int16.
+
+``change`` is the whole of it on one batch: the product with saturating pairs less the exact one, as the output has it.
+``of_rows`` is its energy on further batches, estimated from some of their rows, because saturation is as rare as the
+largest activations are: a few samples may well have none.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from qtool import kernels
 from qtool.evaluate.attribution.graph import Array, Graph
-from qtool.evaluate.attribution.units import Unit
+from qtool.evaluate.attribution.units import Operand, StoredWeight, Unit
+from qtool.plan.receptive import Geometry
+from qtool.plan.saturation import can_saturate as pair_can_saturate
 
 DOMINANT = 10.0
 """How many times an operator's own noise saturation has to make before it counts as its cause, ..."""
-DESTRUCTIVE = 10 ** (-1.8)
-"""... and how much beside its signal: the usual amount (20 dB and better on the zoo) is only counted, as the processor
-that the model meets may have VNNI, and then there is none."""
+NOTABLE = 10 ** (-2.5)
+"""... and how much beside its signal: 30 to 45 dB of own noise are usual at 8 bits. Less is only counted, as the
+processor that the model meets may have VNNI, and then there is none. What is evaluated as on a processor without it has
+neither bound."""
+
+MACS_PER_BATCH = 1 << 22
+"""Products of the rows of a further batch, which bounds their number."""
+FEWEST_ROWS, MOST_ROWS = 16, 512
 
 
-def saturation(unit: Unit, quantized: Graph, x: Array) -> tuple[int, Array | None]:
+@dataclass(frozen=True)
+class _Product:
+    operand: Operand
+    weight: StoredWeight
+    kind: str
+    options: dict[str, Any]
+
+
+def _product(unit: Unit) -> _Product | None:
+    """What there is to look at: a product of an activation and int8 weights on its right."""
+    weight = unit.weight
+    if weight is None or weight.dtype != "int8" or weight.block or weight.index != 1 or len(unit.operands) != 1:
+        return None
+    (operand,) = unit.operands
+    if unit.op_type not in ("MatMul", "Gemm", "Conv") or (operand.params is None and not operand.dynamic):
+        return None
+    if operand.params is not None and operand.params.zero.dtype != np.uint8:
+        return None
+    kind = "ConvInteger" if unit.op_type == "Conv" else "MatMulInteger"
+    return _Product(operand, weight, kind, _attributes(unit))
+
+
+def _stored(product: _Product, quantized: Graph) -> Array | None:
+    """The codes of the weight, as MatMulInteger and ConvInteger take them; None of a depthwise Conv, which is exact."""
+    stored = quantized.array(product.weight.codes)
+    if product.kind == "ConvInteger":
+        return None if stored.shape[1] == 1 and product.options["group"] == stored.shape[0] > 1 else stored
+    return np.ascontiguousarray(stored.T if product.options.get("transB") else stored)
+
+
+def can_saturate(unit: Unit, quantized: Graph) -> bool:
+    """Whether some activation would make a pair of a unit's weights leave int16."""
+    product = _product(unit)
+    stored = None if product is None else _stored(product, quantized)
+    if product is None or stored is None or stored.ndim < 2:
+        return False
+    matrices = _matrices(product, stored) if product.kind == "ConvInteger" else stored.reshape(-1, *stored.shape[-2:])
+    return any(pair_can_saturate(matrix) for matrix in matrices)
+
+
+def change(unit: Unit, quantized: Graph, x: Array) -> tuple[int, Array | None]:
     """Pairs that saturate on float input x, and what they change in the result of the product, before a bias or clamp.
 
     Args:
@@ -28,38 +82,90 @@ def saturation(unit: Unit, quantized: Graph, x: Array) -> tuple[int, Array | Non
     Returns:
         (0, None) where nothing saturates, or nothing can.
     """
-    weight = unit.weight
-    if weight is None or weight.dtype != "int8" or weight.block or weight.index != 1 or len(unit.operands) != 1:
+    product = _product(unit)
+    stored = None if product is None else _stored(product, quantized)
+    if product is None or stored is None:
         return 0, None
-    (operand,) = unit.operands
-    if unit.op_type not in ("MatMul", "Gemm", "Conv") or (operand.params is None and not operand.dynamic):
-        return 0, None
-    if operand.params is None:
-        codes, scale, zero = kernels.dynamic_quantize_linear(np.ascontiguousarray(x, np.float32), num_threads=1)
-    else:
-        scale, zero = operand.params.scale, operand.params.zero
-        if zero.dtype != np.uint8:
-            return 0, None
-        codes = kernels.quantize(x, scale.astype(x.dtype), zero, num_threads=1)
-    stored = quantized.array(weight.codes)
-    attributes = _attributes(unit)
-    if unit.op_type == "Gemm" and attributes.get("transB"):
-        stored = stored.T
-    kind = "ConvInteger" if unit.op_type == "Conv" else "MatMulInteger"
-    options = attributes if kind == "ConvInteger" else {}
-    if kind == "ConvInteger" and stored.shape[1] == 1 and options["group"] == stored.shape[0] > 1:
-        return 0, None  # a depthwise Conv is computed in 32 bits
-    count, there = _saturating(kind, codes, np.ascontiguousarray(stored), zero, options)
+    codes, scale, zero = _codes(product.operand, x)
+    conv = product.kind == "ConvInteger"
+    options = product.options if conv else {}
+    count, there = _saturating(product.kind, codes, stored, zero, options)
     if not count:
         return 0, None
-    if kind == "ConvInteger":
+    if conv:
         exact = kernels.conv_integer(codes, stored, zero, None, num_threads=1, **options)
         column = (-1,) + (1,) * (codes.ndim - 2)
     else:
-        exact = kernels.matmul_integer(codes, np.ascontiguousarray(stored), zero, None, num_threads=1)
+        exact = kernels.matmul_integer(codes, stored, zero, None, num_threads=1)
         column = (-1,)
-    step = weight.scale.reshape(column) if weight.scale.size > 1 else weight.scale.reshape(())
-    return count, (there - exact).astype(np.float32) * (np.float32(scale) * step.astype(np.float32))
+    return count, (there - exact).astype(np.float32) * (np.float32(scale) * _steps(product.weight, column))
+
+
+def of_rows(unit: Unit, quantized: Graph, x: Array) -> tuple[int, float]:
+    """The same on evenly spaced rows of a batch.
+
+    Args:
+        unit: A unit.
+        quantized: The quantized model.
+        x: Its activation in the float model.
+
+    Returns:
+        Pairs that saturate in those rows, and the energy of what saturation changes, estimated for all rows.
+    """
+    product = _product(unit)
+    stored = None if product is None else _stored(product, quantized)
+    if product is None or stored is None or (product.kind == "MatMulInteger" and stored.ndim != 2) or x.ndim < 2:
+        return 0, 0.0
+    if product.operand.params is None:  # of a running model: what scales a row is its whole batch
+        x, scale, zero = _codes(product.operand, x)
+    else:
+        scale, zero = product.operand.params.scale, product.operand.params.zero
+    limit = min(MOST_ROWS, max(FEWEST_ROWS, MACS_PER_BATCH // max(1, stored.size)))
+    parts, matrices, total = _rows(product, stored, x, zero, limit)
+    steps = np.broadcast_to(_steps(product.weight, (-1,)), sum(matrix.shape[1] for matrix in matrices))
+    count, lost, first = 0, 0.0, 0
+    for part, matrix in zip(parts, matrices, strict=True):
+        codes = part if part.dtype == np.uint8 else _codes(product.operand, part)[0]
+        counts = np.zeros(matrix.shape[1], np.int64)
+        there = kernels.matmul_saturating(codes, matrix, counts=counts, num_threads=1)
+        if counts.any():
+            exact = kernels.matmul_integer(codes, matrix, None, None, num_threads=1)
+            own = steps[first : first + matrix.shape[1]].astype(np.float64)
+            lost += float((np.square((there - exact).astype(np.float64)).sum(axis=0) * own * own).sum())
+            count += int(counts.sum())
+        first += matrix.shape[1]
+    looked_at = len(parts[0]) if parts else 0
+    return count, lost * float(scale) ** 2 * (total / looked_at if looked_at else 0.0)
+
+
+def _rows(product: _Product, stored: Array, x: Array, zero: Array, limit: int) -> tuple[list[Array], list[Array], int]:
+    """Rows of each product, their matrices, and how many rows there are in all."""
+    if product.kind == "MatMulInteger":
+        rows = x.reshape(-1, x.shape[-1])
+        chosen = np.linspace(0, max(len(rows) - 1, 0), min(len(rows), limit)).astype(np.intp)
+        return [np.ascontiguousarray(rows[chosen])], [stored], len(rows)
+    geometry = Geometry.of(product.options, stored.shape[2:])
+    parts = geometry.rows(x, int(zero) if x.dtype == np.uint8 else 0, limit=limit)
+    return parts, _matrices(product, stored), len(x) * math.prod(geometry.sizes(x.shape[2:]))
+
+
+def _matrices(product: _Product, stored: Array) -> list[Array]:
+    """The weight of each group of a Conv as (K, N), channels fastest along K."""
+    by_group = stored.reshape(product.options["group"], -1, stored.shape[1], math.prod(stored.shape[2:]))
+    return [np.ascontiguousarray(one.transpose(2, 1, 0).reshape(-1, one.shape[0])) for one in by_group]
+
+
+def _codes(operand: Operand, x: Array) -> tuple[Array, Array, Array]:
+    """Codes of an activation, their scale and zero point."""
+    if operand.params is None:
+        return kernels.dynamic_quantize_linear(np.ascontiguousarray(x, np.float32), num_threads=1)
+    scale, zero = operand.params.scale, operand.params.zero
+    return kernels.quantize(x, scale.astype(x.dtype), zero, num_threads=1), scale, zero
+
+
+def _steps(weight: StoredWeight, column: tuple[int, ...]) -> Array:
+    """Scales of the weight, along the channels of the output."""
+    return (weight.scale.reshape(column) if weight.scale.size > 1 else weight.scale.reshape(())).astype(np.float32)
 
 
 def _saturating(kind: str, codes: Array, stored: Array, zero: Array, options: dict[str, Any]) -> tuple[int, Array]:

@@ -17,7 +17,7 @@ from qtool.evaluate.attribution.energy import difference_energy, energy
 from qtool.evaluate.attribution.graph import Array
 from qtool.evaluate.attribution.operator import Operator
 from qtool.evaluate.attribution.report import HISTOGRAM_BINS, InputHistogram
-from qtool.evaluate.attribution.saturation import DESTRUCTIVE, DOMINANT
+from qtool.evaluate.attribution.saturation import DOMINANT, NOTABLE
 from qtool.evaluate.attribution.units import Codes, Operand, Unit
 from qtool.evaluate.attribution.walk import Arrays
 
@@ -128,14 +128,16 @@ class UnitTally:
         inputs: Tallies of the quantized activations by :func:`input_key`, shared between units.
     """
 
-    def __init__(self, unit: Unit, operator: Operator) -> None:
+    def __init__(self, unit: Unit, operator: Operator, *, without_vnni: bool = False) -> None:
         self.unit = unit
+        self._without_vnni = without_vnni
         self.operator = operator
         self.signal = 0.0
         self.energies = dict.fromkeys(PARTS, 0.0)
         self.elements = 0
+        self.can_saturate: bool | None = None  # not known yet
         self.saturated = 0
-        self.saturation = 0.0  # noise beside the signal, of the batches that were looked at for it
+        self.saturation = 0.0  # energy of what it changes; not part of the own noise
         self.inputs = [InputTally(o) for o in unit.operands if o.params is not None or o.dynamic]
         self.output = InputTally(Operand(unit.output, unit.source, "", unit.params)) if unit.owns_output else None
 
@@ -200,16 +202,27 @@ class UnitTally:
     def _quantized(self, arrays: Arrays) -> dict[str, Array]:
         return {o.tensor: read(arrays.found[o.source], o.params) for o in self.unit.operands}
 
+    def add_saturation(self, count: int, changed: float) -> None:
+        """Add the pairs of a batch that saturate, and the energy of what that changes."""
+        self.saturated += count
+        self.saturation += changed
+
     @property
     def saturates(self) -> bool:
-        """Whether saturation is what a processor without VNNI would have most noise of."""
-        own = self.energies["own"] / self.signal if self.signal else 0.0
-        return self.saturation > DESTRUCTIVE and self.saturation > DOMINANT * own
+        """Whether saturation counts: all of it without VNNI, otherwise where it is most of the noise, and much."""
+        if self._without_vnni:
+            return self.saturation > 0.0
+        return self.saturation > NOTABLE * self.signal and self.saturation > DOMINANT * self.energies["own"]
+
+    @property
+    def saturation_dominates(self) -> bool:
+        """Whether it counts, and is more than all other noise of the unit."""
+        return self.saturates and self.saturation > self.energies["own"]
 
     @property
     def noise_to_signal(self) -> float:
-        """Own noise beside the output, with that of saturation where it dominates; NaN counts as infinite."""
-        own = self.energies["own"] + (self.saturation * self.signal if self.saturates else 0.0)
+        """Own noise beside the output, with that of saturation where it counts; NaN counts as infinite."""
+        own = self.energies["own"] + (self.saturation if self.saturates else 0.0)
         if math.isnan(own):
             return math.inf
         return own / self.signal if self.signal else (math.inf if own else 0.0)

@@ -36,6 +36,18 @@ def chain(layers: int, *, width: int = WIDTH, seed: int = 0) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+def without_saturation(layers: int, *, seed: int = 0) -> onnx.ModelProto:
+    """The same, in which no pair of products can leave int16, whatever the input: 127 beside 0, or 64 beside 64."""
+    model, random = chain(layers, seed=seed), np.random.default_rng(seed)
+    here = np.arange(WIDTH)
+    for number in range(layers):
+        weight = random.uniform(-0.08, 0.08, (WIDTH, WIDTH)).astype(np.float32)
+        weight[here ^ 1, here] = 0
+        weight[here, here] = 0.9
+        set_weight(model, f"w{number}", weight)
+    return model
+
+
 def weight_of(model: onnx.ModelProto, name: str) -> np.ndarray:
     tensor = next(t for t in model.graph.initializer if t.name == name)
     return numpy_helper.to_array(tensor).copy()
