@@ -137,7 +137,7 @@ def evaluate(
             progress=progress,
         )
         if wanted:
-            release()  # what came before
+            release(cycles=False)  # what came before
             subject = Subject(*pair, opened, num_threads=num_threads, batch_size=batch, layers=layers)
             report = replace(report, checks=run_checks(subject, wanted))
     report = replace(report, details=model_details(reference, candidate)) if details else report

@@ -111,7 +111,7 @@ class Subject:
         self._exposed.clear()
         self.__dict__.pop("float_session", None)
         release_arena()
-        release()
+        release(cycles=False)
 
     @cached_property
     def graph(self) -> GraphView:
