@@ -92,6 +92,7 @@ def evaluate(
     from qtool.evaluate.details import model_details
     from qtool.prepare.load import load_model
     from qtool.runtime import require_engine
+    from qtool.runtime.lean import release
 
     require_engine(engine)
     wanted = select_checks(checks)
@@ -99,9 +100,11 @@ def evaluate(
     needed = gating.required_metrics(gates, labels=labels is not None)
     gating.require_latency(gates, engine, latency=latency)
     reference, candidate = parsed(float_model), parsed(quant_model)
+    interface = inputs_of(load_model(reference))
+    release()  # the weights, which each session reads for itself
     opened = open_samples(
         data,
-        inputs_of(load_model(reference)),
+        interface,
         labels=[] if labels is None else [labels],
         limit=samples,
         shuffle_seed=shuffle,
@@ -135,6 +138,7 @@ def evaluate(
             engine=engine,
         )
         if wanted:
+            release(cycles=False)  # what came before
             subject = Subject(*pair, opened, num_threads=num_threads, batch_size=batch, layers=layers)
             report = replace(report, checks=run_checks(subject, wanted))
     report = replace(report, details=model_details(reference, candidate)) if details else report

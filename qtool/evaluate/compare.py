@@ -38,6 +38,8 @@ BATCH_BYTES = 4 << 20
 MAX_BATCH = 8  # activations of more cost memory and, measured on the zoo, save no time
 LATENCY_SECONDS = 0.1
 """About the longest run that is timed: a median wants many runs more than large ones."""
+LATENCY_BUDGET = (1.0, 2.0)
+"""Seconds of timing at least and at most; in between, as long as the models ran on the samples."""
 
 
 def compare(
@@ -221,7 +223,9 @@ def compare_all(
     timings: Sequence[Latency | None] = [None] * len(candidates)
     if latency and engine == "ort":
         size = latency_batch_size(first, seconds / ((1 + len(candidates)) * done))
-        timings = _measure_latency(reference, candidates, samples, size, num_threads)
+        least, most = LATENCY_BUDGET
+        budget = min(max(least, seconds), most)
+        timings = _measure_latency(reference, candidates, samples, size, num_threads, budget)
     found_outputs = [_reports(own, done) for own in tallies]
     return tuple(
         Report(
@@ -377,10 +381,15 @@ def latency_batch_size(largest: int, seconds: float) -> int:
 
 
 def _measure_latency(
-    reference: Session, candidates: Sequence[Session], samples: Samples, batch_size: int, threads: int | None
+    reference: Session,
+    candidates: Sequence[Session],
+    samples: Samples,
+    batch_size: int,
+    threads: int | None,
+    budget: float,
 ) -> tuple[Latency, ...]:
     count, feeds = next(samples.counted_batches(batch_size))
-    timing = measure_all([partial(session.run, feeds) for session in (reference, *candidates)])
+    timing = measure_all([partial(session.run, feeds) for session in (reference, *candidates)], budget=budget)
     float_seconds, *seconds = timing.medians
     return tuple(
         Latency(

@@ -6,6 +6,7 @@ DequantizeLinear nodes (QDQ); and a float operator that only its weight comes to
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -238,9 +239,10 @@ def _absorbs(clamp: onnx.NodeProto, quantize: onnx.NodeProto, view: GraphView) -
     import numpy as np
     from onnx import numpy_helper
 
-    values = [numpy_helper.to_array(view.tensors[n]) for n in quantize.input[1:] if n in view.tensors]
-    if len(values) < len(quantize.input) - 1 or values[0].size != 1:
-        return False
+    tensors = [view.tensors[n] for n in quantize.input[1:] if n in view.tensors]
+    if len(tensors) < len(quantize.input) - 1 or math.prod(tensors[0].dims) != 1:
+        return False  # elements of larger ones may not be at hand
+    values = [numpy_helper.to_array(tensor) for tensor in tensors]
     scale = float(values[0].reshape(()))
     zero = int(values[1].reshape(())) if len(values) > 1 else 0
     bounds = np.iinfo(values[1].dtype if len(values) > 1 else np.uint8)

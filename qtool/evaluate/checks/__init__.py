@@ -66,6 +66,8 @@ def select_checks(names: str | Sequence[str]) -> tuple[Check, ...]:
 def run_checks(subject: Subject, checks: Sequence[Check]) -> tuple[CheckResult, ...]:
     """Do checks one after the other; one that fails is reported as skipped, and the others still run.
 
+    The sessions of one are given back before the next.
+
     Raises:
         MemoryError: If there is no memory.
     """
@@ -75,4 +77,6 @@ def run_checks(subject: Subject, checks: Sequence[Check]) -> tuple[CheckResult, 
             results.append(check.run(subject))
         except QtoolError as error:
             results.append(CheckResult(check.name, check.title, "skipped", error.message))
+        finally:
+            subject.close()
     return tuple(results)

@@ -227,8 +227,8 @@ def _scale(view: GraphView, name: str) -> float | None:
         node = view.producer.get(node.input[0])
     if node is None or node.op_type != "DequantizeLinear" or node.input[1] not in view.tensors:
         return None
-    scale = numpy_helper.to_array(view.tensors[node.input[1]])
-    return float(scale.reshape(())) if scale.size == 1 else None
+    scale = view.tensors[node.input[1]]
+    return float(numpy_helper.to_array(scale).reshape(())) if math.prod(scale.dims) == 1 else None
 
 
 def code_tensors(view: GraphView) -> list[str]:
@@ -306,7 +306,11 @@ def _local(subject: Subject, feeds: list[dict[str, Array]], units: Mapping[str, 
     whole, pieces, fresh = cut_model(model)
     if not fresh:
         return None
-    options: dict[str, Any] = {"num_threads": subject.num_threads, "base_dir": subject.base_dir}
+    options: dict[str, Any] = {
+        "num_threads": subject.num_threads,
+        "base_dir": subject.base_dir,
+        "shared_memory": True,
+    }
     try:
         written = create_session(whole, optimize=False, **options)
         optimized = create_session(pieces, optimize=True, **options)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NAME, TITLE = "ranges", "Values outside the calibrated range"
 
 SAMPLES = 4
-SECONDS = 1.0
+SECONDS = 0.5
 """After this long no further sample is looked at inside; one always is."""
 _BATCH = 32
 _LISTED = 20

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qtool.calibrate.samples import Samples
+    from qtool.calibrate.segments import SourceGraph
     from qtool.runtime import Session
     from qtool.runtime.products import GraphView
 
@@ -20,6 +21,8 @@ BATCH = 8
 
 class Subject:
     """A float model, a quantized one and samples.
+
+    Weights of files stay in the files. Sessions share one arena, as they run in turn; :meth:`close` gives them back.
 
     Args:
         float_model: The reference; a path if it has external data.
@@ -58,7 +61,9 @@ class Subject:
         from qtool.runtime import create_session
 
         if optimize not in self._sessions:
-            self._sessions[optimize] = create_session(self.quant_model, optimize=optimize, num_threads=self.num_threads)
+            self._sessions[optimize] = create_session(
+                self.quant_model, optimize=optimize, num_threads=self.num_threads, shared_memory=True
+            )
         return self._sessions[optimize]
 
     def exposed(self, names: tuple[str, ...], *, quantized: bool) -> Session:
@@ -75,16 +80,17 @@ class Subject:
         kept = self._exposed.get(quantized)
         if kept is not None and kept[0] == names:
             return kept[1]
-        source = self.quant_model if quantized else self.float_model
+        source = self._light_quant if quantized else self._light_float
         proto = onnx.ModelProto()
-        proto.CopyFrom(self.light_proto if quantized else self.light_float)
+        proto.CopyFrom(source.proto)
         present = {value.name for value in proto.graph.output}
         proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names if name not in present)
         session = create_session(
             proto,
             optimize=False,
             num_threads=self.num_threads,
-            base_dir=source.parent if isinstance(source, Path) else None,
+            base_dir=source.base_dir,
+            shared_memory=True,
         )
         self._exposed[quantized] = names, session
         return session
@@ -94,40 +100,60 @@ class Subject:
         """The float model in onnxruntime."""
         from qtool.runtime import create_session
 
-        return create_session(self.float_model, num_threads=self.num_threads)
+        return create_session(self.float_model, num_threads=self.num_threads, shared_memory=True)
+
+    def close(self) -> None:
+        """Give the sessions back; what is asked for later is made anew."""
+        from qtool.runtime.arena import release_arena
+        from qtool.runtime.lean import release
+
+        self._sessions.clear()
+        self._exposed.clear()
+        self.__dict__.pop("float_session", None)
+        release_arena()
+        release(cycles=False)
 
     @cached_property
     def graph(self) -> GraphView:
-        """The quantized graph, without external data."""
+        """The quantized graph; elements of large tensors are not in it."""
         from qtool.runtime.products import GraphView
 
         return GraphView(self.light_proto.graph)
 
-    @cached_property
+    @property
     def light_proto(self) -> onnx.ModelProto:
-        """The quantized model; what is in external files stays there."""
-        return _light(self.quant_model)
+        """The quantized model; large weights of a file stay there, as external data in ``base_dir``."""
+        return self._light_quant.proto
 
-    @cached_property
+    @property
     def light_float(self) -> onnx.ModelProto:
         """The same of the float model."""
-        return _light(self.float_model)
+        return self._light_float.proto
 
     @property
     def base_dir(self) -> Path | None:
-        """Folder of external data."""
-        return self.quant_model.parent if isinstance(self.quant_model, Path) else None
+        """Folder of the external data of ``light_proto``."""
+        return self._light_quant.base_dir
+
+    @cached_property
+    def _light_quant(self) -> SourceGraph:
+        return _light(self.quant_model)
+
+    @cached_property
+    def _light_float(self) -> SourceGraph:
+        return _light(self.float_model)
 
     def first(self, count: int) -> Samples:
         """The first samples, at most ``count``."""
         return self.samples.slice(0, min(count, self.samples.count))
 
 
-def _light(model: Model) -> onnx.ModelProto:
+def _light(model: Model) -> SourceGraph:
     import onnx
 
-    if isinstance(model, bytes):
-        return onnx.load_model_from_string(model)
+    from qtool.calibrate.segments import SourceGraph
+    from qtool.evaluate.attribution.lazy import lazy_graph
+
     if isinstance(model, Path):
-        return onnx.load(model, load_external_data=False)
-    return model
+        return lazy_graph(model)
+    return SourceGraph(onnx.load_model_from_string(model) if isinstance(model, bytes) else model, None)

@@ -1,0 +1,97 @@
+"""``qtool eval --layers`` against plain inference: time, and memory beyond that of the loaded models.
+
+    QTOOL_ZOO=DIR python scripts/bench_eval.py [--work FOLDER] [MODEL ...]
+
+Every figure is that of a process of its own. Plain inference is that of the float and the quantized model in
+onnxruntime on all samples of the evaluation, one at a time and in batches of 8; the faster one is the measure. Time of
+``qtool eval`` is that of ``evaluate()`` with the quick checks, without the start of Python. Memory is the peak of the
+process minus what it holds once both models are loaded, which a process that only loads them tells. Quantized models
+are made with the defaults, in FOLDER if it has none of them yet. Linux only: the peak is that of /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+MODELS = ("efficientnet_lite0", "minilm_l6_v2")
+PLAIN = """
+import json, sys, time
+from pathlib import Path
+import onnx, onnx_ir
+from qtool.api import evaluate
+from qtool.calibrate.samples import open_samples
+from qtool.runtime import create_session
+from qtool.runtime.measure_memory import resident
+sessions = [create_session(Path(path)) for path in sys.argv[1:3]]
+loaded = resident("VmHWM")
+samples = open_samples(sys.argv[3], sessions[0].inputs)
+seconds = []
+for size in (1, 8):
+    for session in sessions:
+        session.run(next(samples.batches(size)))
+    start = time.perf_counter()
+    for feeds in samples.batches(size):
+        for session in sessions:
+            session.run(feeds)
+    seconds.append(time.perf_counter() - start)
+print(json.dumps([min(seconds), loaded]))
+"""
+EVAL = """
+import json, sys, time
+import onnx, onnx_ir, onnxruntime
+from qtool.api import evaluate
+from qtool.runtime.measure_memory import resident
+start = time.perf_counter()
+evaluate(*sys.argv[1:4], layers=sys.argv[4] == "layers")
+print(json.dumps([time.perf_counter() - start, resident("VmHWM")]))
+"""
+
+
+def measured(program: str, *arguments: object) -> tuple[float, int]:
+    """Seconds and bytes that a program prints."""
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    seconds, nbytes = json.loads(found)
+    return seconds, nbytes
+
+
+def quantized(model: Path, calib: Path, folder: Path) -> Path:
+    """The model's int8 form, made if it is not there."""
+    target = folder / f"{model.stem}.q.onnx"
+    if not target.exists():
+        command = [sys.executable, "-m", "qtool", "quantize", model, "--calib", calib, "-o", target, "-q"]
+        subprocess.run(command, check=True)
+    return target
+
+
+def main() -> None:
+    """Measure models of the zoo."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
+    parser.add_argument("--work", type=Path, metavar="FOLDER", help="where quantized models are, and stay")
+    options = parser.parse_args()
+    zoo = Path(os.environ["QTOOL_ZOO"])
+    print(f"{'model':26}{'plain':>9}{'eval':>9}{'--layers':>10}{'ratio':>7}{'loaded':>9}{'eval':>9}{'--layers':>10}")
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in options.models:
+            model = zoo / f"{name}.onnx"
+            other = quantized(model, zoo / f"{name}_calib.npz", options.work or Path(scratch))
+            pair = model, other, zoo / f"{name}_eval.npz"
+            plain, loaded = measured(PLAIN, *pair)
+            usual, peak = measured(EVAL, *pair, "usual")
+            layers, highest = measured(EVAL, *pair, "layers")
+            print(
+                f"{name:26}{plain:7.2f} s{usual:7.2f} s{layers:8.2f} s{layers / plain:6.1f}x{loaded / 1e6:6.0f} MB"
+                f"{(peak - loaded) / 1e6:+6.0f} MB{(highest - loaded) / 1e6:+7.0f} MB",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
