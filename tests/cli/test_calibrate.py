@@ -20,7 +20,6 @@ GIVEN = {
     "batch": None,
     "method": None,
     "prepare": None,
-    "target": None,
     "on_nan": "raise",
     "max_memory": None,
     "checkpoint": None,
