@@ -48,7 +48,7 @@ EXPECTED = {
 BATCHES = {"minilm_l6_v2": 8, "chargpt_llama": 8}
 
 
-# the threads of a second session only wait, and take a processor while they do: the suite runs one process per core
+# the suite runs one process per core; more threads of onnxruntime spin while they wait for each other
 THREADS = 1
 
 
