@@ -686,7 +686,7 @@ def sqnr(expected: np.ndarray, found: np.ndarray) -> float:
 def test_real_models_agree_with_onnxruntime(name, form, least, zoo, tmp_path):
     """In QDQ form each operator is a float sum, and a code that differs by one changes what follows."""
     path = tmp_path / "q.onnx"
-    qtool.quantize(zoo / f"{name}.onnx", zoo / f"{name}_calib.npz", output=path, format=form)
+    qtool.quantize(zoo / f"{name}.onnx", zoo / f"{name}_calib.npz", output=path, format=form, num_threads=1)
     spec, ort = create_session(path, **SPEC), create_session(path, optimize=False)
     data = np.load(zoo / f"{name}_eval.npz")
     feeds = {info.name: data[info.name][:2].astype(info.dtype) for info in spec.inputs}
@@ -704,7 +704,7 @@ def test_between_codes_real_models_agree_with_onnxruntime(name, zoo, tmp_path):
     These models keep MatMul in float and amplify a single code, so that comparing whole runs says little.
     """
     path = tmp_path / "q.onnx"
-    qtool.quantize(zoo / f"{name}.onnx", zoo / f"{name}_calib.npz", output=path, format="qlinear")
+    qtool.quantize(zoo / f"{name}.onnx", zoo / f"{name}_calib.npz", output=path, format="qlinear", num_threads=1)
     proto = onnx.shape_inference.infer_shapes(onnx.load(path))
     types = {v.name: v for v in proto.graph.value_info}
     quantizers = [node for node in proto.graph.node if node.op_type == "QuantizeLinear"]

@@ -127,7 +127,9 @@ ZOO = {
 def test_a_real_model_is_as_good_as_in_onnxruntime(name, zoo, tmp_path):
     calibration, count = ZOO[name]
     source, path = zoo / f"{name}.onnx", tmp_path / "q.onnx"
-    result = qtool.quantize(source, zoo / f"{name}_calib.npz", samples=calibration, output=path, target="openvino")
+    result = qtool.quantize(
+        source, zoo / f"{name}_calib.npz", samples=calibration, output=path, target="openvino", num_threads=1
+    )
     reference, quantized, compiled = session(source), session(path), Compiled(path)
     with np.load(zoo / f"{name}_eval.npz") as data:
         feeds = [{i.name: data[i.name][k : k + 1] for i in reference.get_inputs()} for k in range(count)]

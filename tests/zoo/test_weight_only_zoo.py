@@ -14,6 +14,9 @@ from tests.models import optimized_ops
 
 pytestmark = pytest.mark.zoo
 
+# what is looked at; one thread, as the suite runs one process per core
+RUN = {"metrics": ["sqnr"], "latency": False, "checks": "none", "num_threads": 1}
+
 # model -> products by a weight, least output SQNR in dB at int4 and int8
 MODELS = {
     "chargpt_llama": (29, 27.0, 43.0),
@@ -29,14 +32,16 @@ MODELS = {
 def test_products_are_fused_small_and_close_to_float(name, weights, nbits, zoo, tmp_path):
     products, at_int4, at_int8 = MODELS[name]
     path = tmp_path / "q.onnx"
-    result = qtool.quantize(zoo / f"{name}.onnx", weight_only=True, weights=weights, matmul_nbits=nbits, output=path)
+    result = qtool.quantize(
+        zoo / f"{name}.onnx", weight_only=True, weights=weights, matmul_nbits=nbits, output=path, num_threads=1
+    )
     stored = [w for d in result.plan.decisions if d.op_type in ("MatMul", "Gemm") for w in d.weights]
     assert len(stored) == products
     ratio = sum(w.bytes_after for w in stored) / sum(w.bytes_before for w in stored)
     assert ratio <= (0.17 if weights == "int4" else 0.29)
     fused = optimized_ops(onnx.load(path), tmp_path / "o.onnx")
     assert fused["MatMulNBits"] == products
-    report = qtool.evaluate(zoo / f"{name}.onnx", path, zoo / f"{name}_eval.npz", latency=False)
+    report = qtool.evaluate(zoo / f"{name}.onnx", path, zoo / f"{name}_eval.npz", **RUN)
     assert report.outputs[0].values["sqnr"] >= (at_int4 if weights == "int4" else at_int8)
 
 
@@ -76,5 +81,6 @@ def test_convolutions_inside_branches_are_stored(zoo, tmp_path):
     result = qtool.quantize(zoo / "silero_vad.onnx", weight_only=True, weights="int8", output=tmp_path / "q.onnx")
     assert result.by_op["Conv"][0] == 10
     assert any("LSTM" in s.op_type and "recurrent" in s.reason for s in result.skips)
-    report = qtool.evaluate(zoo / "silero_vad.onnx", tmp_path / "q.onnx", zoo / "silero_vad_eval.npz", latency=False)
+    data = zoo / "silero_vad_eval.npz"
+    report = qtool.evaluate(zoo / "silero_vad.onnx", tmp_path / "q.onnx", data, **RUN)
     assert all(output.values["sqnr"] > 45.0 for output in report.outputs)
