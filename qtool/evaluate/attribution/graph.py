@@ -88,6 +88,7 @@ class Graph:
         tensor = self.initializers.get(name)
         if tensor is None:
             node = self._producers[name]
+            assert node.op_type == "Constant", f"Bug: {name} is no constant"
             (value,) = node.attribute
             if value.name != "value":
                 return np.asarray(_plain(value))

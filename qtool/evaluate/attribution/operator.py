@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from qtool.errors import ModelError
 from qtool.evaluate.attribution.graph import Array, Graph, is_op, values_read
 from qtool.evaluate.attribution.units import Unit
 from qtool.runtime import Session, create_session
@@ -209,7 +210,30 @@ def _model(graph: Graph, other: Graph) -> onnx.ModelProto:
 def _named(graph: Graph, name: str) -> onnx.TensorProto:
     from onnx import numpy_helper
 
-    return numpy_helper.from_array(graph.array(name), name)
+    return numpy_helper.from_array(graph.array(name) if graph.is_constant(name) else _computed(graph, name), name)
+
+
+def _computed(graph: Graph, name: str) -> Array:
+    """A value that nodes compute from constants, as exporters write the bounds of a Clip (Constant -> Cast)."""
+    model = _model(graph, graph)
+    nodes: list[onnx.NodeProto] = []
+    waiting, seen = [name], {name}
+    while waiting:
+        value = waiting.pop()
+        if value in graph.initializers:
+            model.graph.initializer.append(graph.initializers[value])
+            continue
+        node = graph.producer(value)
+        if node is None:
+            raise ModelError(f"Tensor '{name}', a bound, depends on '{value}', an input; expected a constant.")
+        nodes.append(node)
+        new = [read for read in values_read(node) if read not in seen]
+        waiting += new
+        seen.update(new)
+    order = {id(node): position for position, node in enumerate(graph.nodes)}
+    model.graph.node.extend(sorted(nodes, key=lambda node: order[id(node)]))
+    model.graph.output.add().name = name
+    return create_session(model.SerializeToString(), num_threads=1, base_dir=graph.source.base_dir).run({})[name]
 
 
 def _array(array: Array) -> Array:
