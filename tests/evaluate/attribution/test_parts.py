@@ -273,3 +273,21 @@ def test_a_tensor_without_a_name_in_the_float_model_is_left_out(folder: Folder) 
     assert report.layers is not None
     assert {node for node, _ in report.layers.left_out} == {"fc1", "fc2"}
     assert [layer.node for layer in report.layers.layers] == ["fc0"]
+
+
+def test_bounds_of_a_clip_may_be_computed_from_constants(folder: Folder) -> None:
+    """Exporters write 0 and 6 as integers with a Cast behind them; the integer operator stands for the Clip too."""
+    model = chain(2)
+    relu = next(node for node in model.graph.node if node.op_type == "Relu")
+    relu.op_type = "Clip"
+    relu.input.extend(["low", "high"])
+    bounds = [("low", 0), ("high", 6)]
+    for name, value in bounds:
+        integer = numpy_helper.from_array(np.array(value), f"{name}_int")
+        model.graph.node.insert(0, onnx.helper.make_node("Cast", [f"{name}_int"], [name], f"cast_{name}", to=1))
+        model.graph.node.insert(0, onnx.helper.make_node("Constant", [], [f"{name}_int"], f"{name}", value=integer))
+    folder.save(model)
+    qtool.quantize(folder.model, folder.calib, output=folder.quant)
+    rows = layers(folder)
+    assert set(rows) == {"fc0", "fc1"}
+    assert 30 < rows["fc0"].own_db < 60
