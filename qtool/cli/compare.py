@@ -65,7 +65,11 @@ def compare(
     ] = None,
     engine: Annotated[
         str,
-        typer.Option("--engine", metavar="NAME", help="What runs the candidates: ort (onnxruntime), or spec, untimed."),
+        typer.Option(
+            "--engine",
+            metavar="NAME",
+            help="What runs the candidates: ort (onnxruntime), or spec or spec-avx2, untimed.",
+        ),
     ] = "ort",
     latency: Annotated[bool, typer.Option("--latency/--no-latency", help="Measure how long the models take.")] = True,
     batch: opt.Batch = None,

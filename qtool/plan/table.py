@@ -192,9 +192,14 @@ class _Sources:
             beside = self._activation(decision.inputs[0][1], "input").dtype if decision.inputs else ""
             dtype = params.dtype.name if params is not None else beside
             return ScaleSource(weight.tensor, "weight", dtype, "range of the constant")
-        dtype = params.dtype.name if params is not None else self._settings.config.weights
-        where = _where(params.granularity) if params is not None else "per channel" if weight.axis is not None else ""
-        return ScaleSource(weight.tensor, "weight", dtype, f"absmax {where or 'per tensor'}")
+        if params is not None:
+            return ScaleSource(weight.tensor, "weight", params.dtype.name, f"absmax {_where(params.granularity)}")
+        said = dict(decision.override)
+        per_channel = said.get("per_channel", self._config.per_channel) and weight.axis is not None
+        if decision.op_type in self._config.facts.per_tensor_weights:
+            per_channel = False
+        dtype = said.get("weights", self._config.weights)
+        return ScaleSource(weight.tensor, "weight", dtype, f"absmax {'per channel' if per_channel else 'per tensor'}")
 
 
 def _where(granularity: object) -> str:

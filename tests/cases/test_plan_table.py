@@ -89,6 +89,29 @@ def test_with_statistics_the_plan_is_the_real_one(tmp_path):
     assert dry.table.forecast.initializer_bytes == initializer_bytes(real.model)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"per_channel": False},
+        {"target": "qnn"},
+        {"overrides": [{"nodes": ["stem_conv"], "per_channel": False}, {"nodes": ["head_fc1"], "weights": "int4"}]},
+    ],
+    ids=str,
+)
+def test_sources_of_weights_are_the_same_before_and_after_calibration(settings, tmp_path):
+    qtool.calibrate(NET, X, output=tmp_path / "s.npz", target=settings.get("target"))
+    before, after = (
+        {
+            row.node: [s for s in row.scales if s.role == "weight"]
+            for row in qtool.quantize(NET, stats=stats, dry_run=True, **settings).table.rows
+        }
+        for stats in (None, tmp_path / "s.npz")
+    )
+    assert before == after
+    assert sum(map(len, before.values())) >= 4
+
+
 @pytest.mark.zoo
 @pytest.mark.parametrize("name", ["digits_resnet_bn", "digits_vit"])
 def test_predicted_bytes_of_a_real_model(name, zoo, tmp_path):
