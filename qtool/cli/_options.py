@@ -75,6 +75,17 @@ HtmlTarget = Annotated[
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="List everything that is otherwise summarized.", rich_help_panel=RUN)
 ]
+Overwrite = Annotated[
+    bool, typer.Option("--force", help="Overwrite the output file if it exists.", rich_help_panel=RUN)
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="Overwrite the output file if it exists; accept a model that holds quantized operators already.",
+        rich_help_panel=RUN,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but errors.", rich_help_panel=RUN)]
 Color = Annotated[
     bool | None,

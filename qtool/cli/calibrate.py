@@ -64,10 +64,7 @@ def calibrate(
             rich_help_panel=opt.RUN,
         ),
     ] = None,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Overwrite the output file if it exists.", rich_help_panel=opt.RUN),
-    ] = False,
+    force: opt.Overwrite = False,
     checkpoint: Annotated[
         int | None,
         typer.Option(

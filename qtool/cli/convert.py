@@ -64,9 +64,7 @@ def convert(
             rich_help_panel=opt.RUN,
         ),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite the output file if it exists.", rich_help_panel=opt.RUN)
-    ] = False,
+    force: opt.Overwrite = False,
     threads: opt.Threads = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,

@@ -54,14 +54,7 @@ def prepare(
             rich_help_panel=opt.RUN,
         ),
     ] = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Overwrite the output file if it exists; accept a model that holds quantized operators already.",
-            rich_help_panel=opt.RUN,
-        ),
-    ] = False,
+    force: opt.Force = False,
     threads: opt.Threads = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,

@@ -175,14 +175,7 @@ def quantize(
             rich_help_panel=opt.RUN,
         ),
     ] = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force",
-            help="Overwrite the output file if it exists; accept a model that holds quantized operators already.",
-            rich_help_panel=opt.RUN,
-        ),
-    ] = False,
+    force: opt.Force = False,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show the plan and write no model.", rich_help_panel=opt.RUN),

@@ -117,9 +117,7 @@ def merge(
             "--output", "-o", metavar="OUT", show_default=False, help="Where the sum goes.", rich_help_panel=opt.RUN
         ),
     ],
-    force: Annotated[
-        bool, typer.Option("--force", help="Overwrite the output file if it exists.", rich_help_panel=opt.RUN)
-    ] = False,
+    force: opt.Overwrite = False,
     json_target: opt.JsonTarget = None,
     quiet: opt.Quiet = False,
     color: opt.Color = None,
