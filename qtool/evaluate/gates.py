@@ -186,6 +186,13 @@ def required_metrics(gates: Iterable[Gate], *, labels: bool) -> tuple[str, ...]:
     Raises:
         ConfigError: If a gate needs labels and there are none.
     """
+    gates = tuple(gates)
+    dropping = next((gate for gate in gates if gate.name == DROP), None)
+    if dropping is not None and not labels:
+        raise ConfigError(
+            f"Gate '{dropping}' is on the metric against labels, and there are none.",
+            hint="Name the array of labels in the data with --labels KEY.",
+        )
     names = [name for gate in gates if (name := _metric_name(gate)) is not None]
     for name in names:  # wer needs a word separator too, which is the evaluation's to ask for
         if name != "wer" or not labels:

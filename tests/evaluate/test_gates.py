@@ -264,7 +264,7 @@ def test_a_drop_without_what_it_is_of() -> None:
     assert "--labels" in str(caught.value.hint)
     with pytest.raises(ConfigError, match="f1 was not computed"):
         judge(labelled((0.9, 0.9)), parse_gates([], ["drop:f1=1pp"]))
-    with pytest.raises(ConfigError, match="'primary' compares with labels"):
+    with pytest.raises(ConfigError, match="'--fail-over drop=1pp' is on the metric against labels"):
         required_metrics(parse_gates([], ["drop=1pp"]), labels=False)
 
 
