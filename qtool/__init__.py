@@ -15,6 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from qtool.deferred import defer_sympy
 from qtool.version import package_version
 
 if TYPE_CHECKING:
@@ -97,3 +98,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+defer_sympy()

@@ -1,0 +1,31 @@
+"""A start of qtool loads no sympy, and whoever needs it gets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+LOADED = "'sympy.core' in sys.modules"
+
+
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (f"import sys, qtool, onnx_ir; print({LOADED})", "False"),
+        (f"import sys, qtool.api, qtool.plan, qtool.emit, qtool.publish, qtool.evaluate; print({LOADED})", "False"),
+        ("import sys, qtool, onnx_ir; print(onnx_ir.SymbolicDim('n') + 1)", "n + 1"),
+        ("import sys, qtool, onnx_ir; print((onnx_ir.SymbolicDim('2*n') - onnx_ir.SymbolicDim('n')).simplify())", "n"),
+        ("import sys, qtool, onnx_ir; import sympy; print(sympy.simplify('2*n - n'))", "n"),
+        ("import sys, qtool, onnx_ir; from sympy import Max; print(Max(2, 3))", "3"),
+        ("import sys, qtool, onnx_ir; import sympy.core.numbers as n; print(n.Integer(2))", "2"),
+        ("import sys, qtool, sympy, onnx_ir; print(sympy.Max(2, 3), onnx_ir.SymbolicDim('n') * 2)", "3 2*n"),
+        ("import sys, sympy, onnx_ir, qtool; print(onnx_ir.SymbolicDim('n') * 2)", "2*n"),
+        ("import sys; before = list(sys.meta_path); import qtool, onnx_ir; print(sys.meta_path == before)", "True"),
+        ("import sys, qtool, onnx_ir; print(onnx_ir.Shape(['n', 2]) == onnx_ir.Shape(['n', 2]))", "True"),
+    ],
+)
+def test_a_start_loads_no_sympy_and_users_of_it_find_it(program: str, expected: str) -> None:
+    found = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
+    assert (found.stdout.strip(), found.stderr) == (expected, "")
