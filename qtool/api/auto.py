@@ -363,9 +363,9 @@ def _differs(auto: _Runner, entry: _Runner) -> bool:
 
 
 def _gain(auto: _Runner, entry: _Runner) -> Gain:
-    from qtool.evaluate.whole_model import gains, least
+    from qtool.evaluate.whole_model import gains, least, telling_gains
 
-    return least(gains(_found(auto), _found(entry)))
+    return least(telling_gains(_found(auto), _found(entry)) or gains(_found(auto), _found(entry)))
 
 
 def _enough(batches: Sequence[Batch], samples: int) -> int:
