@@ -210,14 +210,15 @@ def telling_gains(auto: Energies, other: Energies) -> list[Gain]:
     return [gain for gain, is_telling in _gains(auto, other) if is_telling]
 
 
-def _gains(auto: Energies, other: Energies) -> list[tuple[Gain, bool]]:
+def _gains(auto: Energies, other: Energies, share: float = 1.0) -> list[tuple[Gain, bool]]:
+    """Gains, and whether they tell: after a share of the samples, that share of the carriers will do."""
     count = min(auto.samples, other.samples)
     found = []
     for name, noise in auto.noise.items():
         before, after = noise[:count], other.noise[name][:count]
         gain = gain_of(before, after)
         if gain is not None:
-            found.append((gain, min(carriers(before), carriers(after)) >= CARRIERS))
+            found.append((gain, min(carriers(before), carriers(after)) >= share * CARRIERS))
     return found
 
 
@@ -228,14 +229,21 @@ def least(found: Iterable[Gain]) -> Gain:
 
 def is_better(auto: Energies, other: Energies) -> bool:
     """Whether a method is better than ``auto`` at every output that tells, by no chance, and worse at no other."""
-    telling = telling_gains(auto, other)
-    return bool(telling) and all(gain.is_sure for gain in telling) and not is_behind(auto, other)
+    found = _gains(auto, other)
+    telling = [gain for gain, is_telling in found if is_telling]
+    return bool(telling) and all(g.is_sure for g in telling) and not any(gain.is_hopeless for gain, _ in found)
 
 
-def is_behind(auto: Energies, other: Energies) -> bool:
-    """Whether a method is as good as out of the race: worse at some output, or the same everywhere."""
-    found = gains(auto, other)
-    return not found or any(gain.is_hopeless for gain in found)
+def is_behind(auto: Energies, other: Energies, total: int) -> bool:
+    """Whether a method is as good as out of the race: worse at some output that tells, or the same everywhere.
+
+    Args:
+        auto: After a part of the samples.
+        other: After the same.
+        total: How many samples there will be.
+    """
+    found = _gains(auto, other, auto.samples / total)
+    return not found or any(gain.is_hopeless for gain, is_telling in found if is_telling)
 
 
 @dataclass(frozen=True)

@@ -117,15 +117,18 @@ def test_a_broken_model_loses_to_any_other():
     broken, sound = noise(y=[INF] * 16), noise(y=np.ones(16))
     assert is_better(broken, sound)
     assert not is_better(sound, broken)
-    assert is_behind(sound, broken)
+    assert is_behind(sound, broken, 16)
 
 
 def test_behind():
     auto = noise(y=np.ones(8), z=np.ones(8))
-    assert is_behind(auto, noise(y=np.full(8, 0.1), z=np.full(8, 1.1)))
-    assert is_behind(auto, auto)
+    assert is_behind(auto, noise(y=np.full(8, 0.1), z=np.full(8, 1.1)), 32)
+    assert is_behind(auto, auto, 32)
     # so uneven that more samples may turn it
-    assert not is_behind(auto, noise(y=np.full(8, 0.1), z=[4, 0.1, 0.1, 0.1, 4, 0.1, 0.1, 0.1]))
+    assert not is_behind(auto, noise(y=np.full(8, 0.1), z=[4, 0.1, 0.1, 0.1, 4, 0.1, 0.1, 0.1]), 32)
+    # one sample has the error of z, which says nothing yet
+    assert not is_behind(auto, noise(y=np.full(8, 0.1), z=[40, 0, 0, 0, 0, 0, 0, 0]), 32)
+    assert is_behind(auto, noise(y=np.full(8, 0.1), z=np.full(8, 1.1)), 8)
 
 
 def test_gains_are_of_the_samples_that_both_have():
