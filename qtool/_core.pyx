@@ -492,6 +492,7 @@ cdef enum Source:          # element types of x: the numbers are those of _SOURC
 cdef enum:
     TILE = 1024            # elements of scratch on the stack of a task
     TASK = 32768           # elements of one task
+    RUN = 262144           # elements that a kernel quantizes in one call
     PACK_TASK = 8192       # groups of codes that fill whole bytes
     PACK_TILE = 4096       # codes of scratch on the stack of a task that packs them
 
@@ -606,7 +607,7 @@ cdef void _quantize_range(const Quantization* q, Py_ssize_t start, Py_ssize_t st
     """y[0..stop - start) = the codes of these elements."""
     cdef float tile[TILE]
     cdef Py_ssize_t n, k = 0, block = 0
-    cdef Py_ssize_t longest = TASK if q.source == FLOAT32 and q.precision == FLOAT32 else TILE
+    cdef Py_ssize_t longest = RUN if q.source == FLOAT32 and q.precision == FLOAT32 else TILE
     cdef const float* x
     while start < stop:
         n = _run(&q.layout, start, stop, longest, &k, &block)
