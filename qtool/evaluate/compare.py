@@ -36,10 +36,10 @@ ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 BATCH_BYTES = 4 << 20
 """Bytes of inputs and outputs of one batch; activations in between take some ten times as much."""
 MAX_BATCH = 8  # activations of more cost memory and, measured on the zoo, save no time
-LATENCY_SECONDS = 0.1
+LATENCY_SECONDS = 0.02
 """About the longest run that is timed: a median wants many runs more than large ones."""
-LATENCY_BUDGET = (1.0, 2.0)
-"""Seconds of timing at least and at most; in between, as long as the models ran on the samples."""
+LATENCY_BUDGET = (0.15, 1.0)
+"""Seconds of timing for each model at least and at most; in between, half of what the models ran on the samples."""
 
 
 def compare(
@@ -223,8 +223,8 @@ def compare_all(
     timings: Sequence[Latency | None] = [None] * len(candidates)
     if latency and engine == "ort":
         size = latency_batch_size(first, seconds / ((1 + len(candidates)) * done))
-        least, most = LATENCY_BUDGET
-        budget = min(max(least, seconds), most)
+        least, most = (limit * (1 + len(candidates)) for limit in LATENCY_BUDGET)
+        budget = min(max(least, seconds / 2), most)
         timings = _measure_latency(reference, candidates, samples, size, num_threads, budget)
     found_outputs = [_reports(own, done) for own in tallies]
     return tuple(
@@ -374,7 +374,7 @@ def latency_batch_size(largest: int, seconds: float) -> int:
         seconds: What one sample took there.
 
     Returns:
-        All of the batch if that takes a tenth of a second, else a power of two that does, else 1.
+        All of the batch if that takes no longer than LATENCY_SECONDS, else a power of two that does not, else 1.
     """
     affordable = int(LATENCY_SECONDS / seconds) if seconds > 0 else largest
     return largest if affordable >= largest else 1 << max(0, affordable.bit_length() - 1)

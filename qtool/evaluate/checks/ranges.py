@@ -67,13 +67,21 @@ class Range:
 
     def add(self, values: Array) -> None:
         """Add an array of floats."""
-        finite = values[~np.isnan(values)]
-        if finite.size:
-            self.elements += finite.size
-            self.least, self.most = min(self.least, float(finite.min())), max(self.most, float(finite.max()))
-            if self.least < self.low - _SLACK * self.step or self.most > self.high + _SLACK * self.step:
-                beyond = (finite < self.low - _SLACK * self.step) | (finite > self.high + _SLACK * self.step)
-                self.outside += int(np.count_nonzero(beyond))
+        if not values.size:
+            return
+        least, most = float(values.min()), float(values.max())
+        if math.isnan(least):  # a NaN anywhere makes both so
+            values = values[~np.isnan(values)]
+            if not values.size:
+                return
+            least, most = float(values.min()), float(values.max())
+        self.elements += values.size
+        self.least, self.most = min(self.least, least), max(self.most, most)
+        low, high = self.low - _SLACK * self.step, self.high + _SLACK * self.step
+        if least < low:
+            self.outside += int(np.count_nonzero(values < low))
+        if most > high:
+            self.outside += int(np.count_nonzero(values > high))
 
     @property
     def share(self) -> float:
