@@ -45,15 +45,18 @@ def layer_commands(layers: Attribution | None, sensitivity: Sensitivity | None) 
 
 
 def _layers(layers: Attribution) -> Table:
-    rows = tuple(_row(layer) for layer in layers.layers[:MOST_ROWS])
+    there = layers.without_vnni
+    rows = tuple(_row(layer, without_vnni=there) for layer in layers.layers[:MOST_ROWS])
+    title = f"Layers, {_counted(layers.samples, len(layers.layers))}; dB of the output against each part"
+    own = ("own", "no VNNI") if there else ("own",)
     return Table(
-        f"Layers, {_counted(layers.samples, len(layers.layers))}; dB of the output against each part",
-        ("node", "share", "own", "weight", "clip", "round", "inherited", "total", "clipped", "codes", "cause"),
+        f"{title}; shares without VNNI" if there else title,
+        ("node", "share", *own, "weight", "clip", "round", "inherited", "total", "clipped", "codes", "cause"),
         rows,
     )
 
 
-def _row(layer: LayerReport) -> tuple[str, ...]:
+def _row(layer: LayerReport, *, without_vnni: bool) -> tuple[str, ...]:
     share = ABSENT if layer.share is None else f"{'' if layer.share_measured else '~'}{layer.share:.1%}"
     codes = ABSENT if layer.levels_used is None else f"{layer.levels_used}/{layer.levels}"
     return (
@@ -63,6 +66,7 @@ def _row(layer: LayerReport) -> tuple[str, ...]:
             _decibels(value)
             for value in (
                 layer.own_db,
+                *([layer.own_there_db] if without_vnni else []),
                 layer.weight_db,
                 layer.clip_db,
                 layer.round_db,
