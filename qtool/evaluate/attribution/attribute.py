@@ -19,6 +19,7 @@ from qtool.calibrate.collect import available_cores
 from qtool.calibrate.segments import SegmentedModel
 from qtool.errors import ConfigError
 from qtool.evaluate.attribution.advice import WORTH_DB, WORTH_SHARE, Advice, advise
+from qtool.evaluate.attribution.branches import inline_branches
 from qtool.evaluate.attribution.command import Origin, literal
 from qtool.evaluate.attribution.energy import energy
 from qtool.evaluate.attribution.graph import Array, Graph
@@ -69,6 +70,8 @@ class Pair:
         units: Its quantized operators.
         parts: What each stands for in the float model.
         left_out: (node, reason) of the others.
+        samples: Those to look at: all of them take the same branches.
+        single: Whether they must be fed one by one.
     """
 
     reference: Graph
@@ -76,6 +79,8 @@ class Pair:
     units: tuple[Unit, ...]
     parts: tuple[FloatPart, ...]
     left_out: tuple[tuple[str, str], ...]
+    samples: Samples
+    single: bool
 
     def name(self, number: int) -> str:
         """The name that ``--exclude`` takes for a unit: that of the user's model."""
@@ -86,18 +91,20 @@ class Pair:
         return part.heaviest.name
 
 
-def load_pair(float_model: Model, quant_model: Model) -> Pair:
-    """Read two models and find the quantized operators.
+def load_pair(float_model: Model, quant_model: Model, samples: Samples, layer_samples: int | None = None) -> Pair:
+    """Read two models and find the quantized operators, those in branches that the samples take among them.
 
     Raises:
         ModelError: If one cannot be read.
         ConfigError: If the second has none.
     """
-    reference = Graph(lazy_graph(float_model))
-    source = lazy_graph(quant_model)
+    ours, source = lazy_graph(float_model), lazy_graph(quant_model)
+    branches = inline_branches(ours, source, samples, layer_samples)
+    reference = Graph(ours)
     sink_dequantizers(source.proto)
     quantized = Graph(source)
     found = find_units(quantized, reference)
+    found.left_out += branches.left_out
     units, parts = [], []
     for unit in found.units:
         part = float_part(unit, reference)
@@ -108,7 +115,8 @@ def load_pair(float_model: Model, quant_model: Model) -> Pair:
             parts.append(part)
     if not units:
         raise ConfigError(_nothing(found), hint="Are the models in the order FLOAT QUANTIZED, and made from one model?")
-    return Pair(reference, quantized, tuple(units), tuple(parts), tuple(found.left_out))
+    left_out = tuple(found.left_out)
+    return Pair(reference, quantized, tuple(units), tuple(parts), left_out, branches.samples, branches.single)
 
 
 def _nothing(found: Units) -> str:
@@ -152,9 +160,9 @@ def attribute(
     """
     if layer_samples is not None and layer_samples < 1:
         raise ConfigError(f"Number of samples for layers is {layer_samples}; expected 1 or more.")
-    pair = load_pair(float_model, quant_model)
+    pair = load_pair(float_model, quant_model, samples, layer_samples)
     run = _Run(pair, num_threads, progress)
-    run.all(samples, layer_samples)
+    run.all(pair.samples, layer_samples)
     first_feeds, kept = run.first_feeds, run.errors.kept
     run.close()
     injected = [(pair.units[u].output, error) for u, error in kept]
@@ -214,7 +222,7 @@ class _Run:
         nbytes = self._next(samples, first, first, errors=True)
         each = max(1, nbytes // max(1, self.samples))
         most = min(samples.count, limit if limit is not None else min(MOST_SAMPLES, OBSERVED_BYTES // each))
-        size = max(1, min(BATCH_BYTES // max(1, self._largest // first), MOST_SAMPLES))
+        size = first if self.pair.single else max(1, min(BATCH_BYTES // max(1, self._largest // first), MOST_SAMPLES))
         # the runs with injected errors are to cost about one pass over the samples
         injected = min(samples.count // MOST_MEASURED, size, MOST_INJECTED, most - self.samples)
         if injected > MANY_INJECTED and samples.batchable:

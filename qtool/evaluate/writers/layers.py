@@ -10,6 +10,9 @@ from qtool.evaluate.writers.table import ABSENT, Table
 MOST_ROWS = 20
 """Rows on the screen; JSON has all."""
 
+MOST_NAMES = 5
+"""Names in a note; JSON and HTML have all."""
+
 
 def layer_tables(layers: Attribution | None, sensitivity: Sensitivity | None) -> tuple[Table, ...]:
     """The tables of what is there."""
@@ -28,10 +31,13 @@ def layer_notes(layers: Attribution | None, sensitivity: Sensitivity | None) -> 
         if one is None:
             continue
         notes |= dict.fromkeys(one.notes)
-        if one.left_out:
-            node, reason = one.left_out[0]
-            more = f" and {len(one.left_out) - 1} more" if len(one.left_out) > 1 else ""
-            notes[f"Quantized operators that no row is about: '{node}' ({reason}){more}."] = None
+        reasons: dict[str, list[str]] = {}
+        for node, reason in one.left_out:
+            reasons.setdefault(reason, []).append(f"'{node}'")
+        for reason, names in reasons.items():
+            shown, rest = names[:MOST_NAMES], len(names) - MOST_NAMES
+            more = f" and {rest} more" if rest > 0 else ""
+            notes[f"No row is about {', '.join(shown)}{more}: {reason}."] = None
     return tuple(notes)
 
 
