@@ -117,7 +117,7 @@ def view_of(report: Report) -> View:
         ],
         failures=[one_line(line) for line in report.failures],
         tiles=_tiles(report),
-        quality=[_quality(report, output) for output in report.outputs],
+        quality=[quality_table(report, output) for output in report.outputs],
         checks=[_check(check) for check in report.checks or ()],
         notes=[one_line(note) for note in report.notes],
     )
@@ -177,7 +177,8 @@ def percent_or_value(value: float, name: str, report: Report) -> str:
     return f"{format_value(value, metric)}{f' {metric.unit}' if metric.unit else ''}"
 
 
-def _quality(report: Report, output: OutputReport) -> Figures:
+def quality_table(report: Report, output: OutputReport) -> Figures:
+    """All metrics of one output, with intervals where there are some."""
     rows = []
     for name in report.metrics:
         metric = report.metric(name)
