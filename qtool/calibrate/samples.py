@@ -104,6 +104,16 @@ class Samples:
         sliced._select(selection)
         return sliced
 
+    def pick(self, numbers: Sequence[int]) -> Samples:
+        """Some of the samples of a pass; none are read.
+
+        Args:
+            numbers: Positions, ascending; those of whole batches where the model or the data fixes batches.
+        """
+        picked = copy(self)
+        picked._select(self._selection.at(numbers))
+        return picked
+
     def by_source(self) -> Iterator[tuple[Source, list[Range], Samples]]:
         """The samples apart by source, each in the order of the data whatever the order of a pass.
 

@@ -7,7 +7,6 @@ as long as one operator is looked at in one batch, and weights stay in the files
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from qtool.calibrate.collect import available_cores
 from qtool.calibrate.segments import SegmentedModel
 from qtool.errors import ConfigError
 from qtool.evaluate.attribution.advice import WORTH_DB, WORTH_SHARE, Advice, advise
+from qtool.evaluate.attribution.branches import inline_branches
 from qtool.evaluate.attribution.command import Origin, literal
 from qtool.evaluate.attribution.energy import energy
 from qtool.evaluate.attribution.graph import Array, Graph
@@ -28,10 +28,11 @@ from qtool.evaluate.attribution.next_steps import Option, Starting, commands_of
 from qtool.evaluate.attribution.operator import FloatPart, Operator, float_part
 from qtool.evaluate.attribution.order import sink_dequantizers
 from qtool.evaluate.attribution.report import Attribution, Cause, LayerReport, ranked
-from qtool.evaluate.attribution.saturation import can_saturate, change, of_rows
-from qtool.evaluate.attribution.share import MOST_MEASURED, Errors, output_noise, shares
+from qtool.evaluate.attribution.saturation import can_saturate, change, of_rows, products_in_float
+from qtool.evaluate.attribution.share import MOST_MEASURED, Errors, output_noise
 from qtool.evaluate.attribution.tally import UnitTally
 from qtool.evaluate.attribution.units import Unit, Units, find_units
+from qtool.evaluate.attribution.verdict import Verdict, judge
 from qtool.evaluate.attribution.walk import OBSERVED, Arrays, needs, walk
 from qtool.runtime.arena import release_arena
 from qtool.runtime.lean import release
@@ -57,13 +58,6 @@ MANY_INJECTED = 3
 """Samples from which a batch for injected errors is worth the sessions of all operators once more."""
 _ENOUGH = 0.8  # of the noise, to be removed by the last command
 _MOST_OPTIONS = 6
-_SATURATION_NOTE = (
-    "Operators with the cause 'saturation' are ranked as on a processor without VNNI; with VNNI they do not saturate."
-)
-_WITHOUT_VNNI_NOTE = (
-    "Shares and causes are those on a processor without VNNI: saturation counts beside the own noise of each operator. "
-    "What they inherit, and the total, is of onnxruntime on this one."
-)
 
 
 @dataclass(frozen=True)
@@ -76,6 +70,8 @@ class Pair:
         units: Its quantized operators.
         parts: What each stands for in the float model.
         left_out: (node, reason) of the others.
+        samples: Those to look at: all of them take the same branches.
+        single: Whether they must be fed one by one.
     """
 
     reference: Graph
@@ -83,6 +79,8 @@ class Pair:
     units: tuple[Unit, ...]
     parts: tuple[FloatPart, ...]
     left_out: tuple[tuple[str, str], ...]
+    samples: Samples
+    single: bool
 
     def name(self, number: int) -> str:
         """The name that ``--exclude`` takes for a unit: that of the user's model."""
@@ -93,18 +91,20 @@ class Pair:
         return part.heaviest.name
 
 
-def load_pair(float_model: Model, quant_model: Model) -> Pair:
-    """Read two models and find the quantized operators.
+def load_pair(float_model: Model, quant_model: Model, samples: Samples, layer_samples: int | None = None) -> Pair:
+    """Read two models and find the quantized operators, those in branches that the samples take among them.
 
     Raises:
         ModelError: If one cannot be read.
         ConfigError: If the second has none.
     """
-    reference = Graph(lazy_graph(float_model))
-    source = lazy_graph(quant_model)
+    ours, source = lazy_graph(float_model), lazy_graph(quant_model)
+    branches = inline_branches(ours, source, samples, layer_samples)
+    reference = Graph(ours)
     sink_dequantizers(source.proto)
     quantized = Graph(source)
     found = find_units(quantized, reference)
+    found.left_out += branches.left_out
     units, parts = [], []
     for unit in found.units:
         part = float_part(unit, reference)
@@ -115,7 +115,8 @@ def load_pair(float_model: Model, quant_model: Model) -> Pair:
             parts.append(part)
     if not units:
         raise ConfigError(_nothing(found), hint="Are the models in the order FLOAT QUANTIZED, and made from one model?")
-    return Pair(reference, quantized, tuple(units), tuple(parts), tuple(found.left_out))
+    left_out = tuple(found.left_out)
+    return Pair(reference, quantized, tuple(units), tuple(parts), left_out, branches.samples, branches.single)
 
 
 def _nothing(found: Units) -> str:
@@ -149,7 +150,8 @@ def attribute(
             is the recorded one.
         progress: Called with (operators done, operators in all), all samples together.
         without_vnni: Whether to judge operators as on a processor without VNNI, where sums of two products saturate:
-            what that adds is then part of the noise of each, otherwise only where it is much.
+            what that adds is then part of the noise of each, however little it is. Otherwise it is where the outputs
+            would lose a tenth of a decibel there.
 
     Raises:
         ConfigError: If no quantized operator can be matched, or ``layer_samples`` is not positive.
@@ -158,17 +160,16 @@ def attribute(
     """
     if layer_samples is not None and layer_samples < 1:
         raise ConfigError(f"Number of samples for layers is {layer_samples}; expected 1 or more.")
-    pair = load_pair(float_model, quant_model)
-    run = _Run(pair, num_threads, progress, without_vnni=without_vnni)
-    run.all(samples, layer_samples)
+    pair = load_pair(float_model, quant_model, samples, layer_samples)
+    run = _Run(pair, num_threads, progress)
+    run.all(pair.samples, layer_samples)
     first_feeds, kept = run.first_feeds, run.errors.kept
-    tallies = run.tallies
     run.close()
-    ratios = [tally.noise_to_signal for tally in tallies]
     injected = [(pair.units[u].output, error) for u, error in kept]
-    noises = output_noise(pair.reference, injected, first_feeds, num_threads) if injected else []
-    measured = {u: noise * run.weight(u) for (u, _), noise in zip(kept, noises, strict=True)}
-    return _report(pair, run, shares(ratios, measured), measured, float_model, quant_model, samples, calibration)
+    found = output_noise(pair.reference, injected, first_feeds, num_threads) if injected else []
+    measured = {u: noise for (u, _), noise in zip(kept, found, strict=True)}
+    verdict = judge(run.tallies, measured, run.injected, without_vnni=without_vnni)
+    return _report(pair, run, verdict, float_model, quant_model, samples, calibration)
 
 
 class _Run:
@@ -179,12 +180,10 @@ class _Run:
         pair: Pair,
         num_threads: int | None,
         progress: Callable[[int, int], None] | None,
-        *,
-        without_vnni: bool,
     ) -> None:
         self.pair = pair
-        self.without_vnni = without_vnni
-        self._injected: dict[int, float] = {}  # unit -> noise beside the signal of the error that is run
+        self._in_float = products_in_float(pair.quantized)
+        self.injected: dict[int, float] = {}  # unit -> noise beside the signal of the error that is run
         self.errors = Errors()
         self.samples = 0
         self.first_feeds: Feeds = {}
@@ -215,7 +214,7 @@ class _Run:
     def _tally(self, number: int) -> UnitTally:
         unit, part = self.pair.units[number], self.pair.parts[number]
         operator = Operator(unit, part, self.pair.quantized, self.pair.reference)
-        return UnitTally(unit, operator, without_vnni=self.without_vnni)
+        return UnitTally(unit, operator)
 
     def all(self, samples: Samples, limit: int | None) -> None:
         """Look at the first samples."""
@@ -223,7 +222,7 @@ class _Run:
         nbytes = self._next(samples, first, first, errors=True)
         each = max(1, nbytes // max(1, self.samples))
         most = min(samples.count, limit if limit is not None else min(MOST_SAMPLES, OBSERVED_BYTES // each))
-        size = max(1, min(BATCH_BYTES // max(1, self._largest // first), MOST_SAMPLES))
+        size = first if self.pair.single else max(1, min(BATCH_BYTES // max(1, self._largest // first), MOST_SAMPLES))
         # the runs with injected errors are to cost about one pass over the samples
         injected = min(samples.count // MOST_MEASURED, size, MOST_INJECTED, most - self.samples)
         if injected > MANY_INJECTED and samples.batchable:
@@ -294,31 +293,23 @@ class _Run:
             if error is None:
                 self.misfits[number] = None
             elif first:
-                self.errors.add(number, tally.noise_to_signal, error)
+                self.errors.add(number, tally.noise_to_signal(saturation=True), error)
         tally.operator.close()
 
     def _saturated(self, number: int, tally: UnitTally, arrays: Arrays, error: Array) -> Array:
-        """The own error, with what saturation adds where that counts."""
+        """The own error, with what saturation adds."""
         unit = tally.unit
         count, added = 0, None
         if tally.can_saturate is None:
-            tally.can_saturate = can_saturate(unit, self.pair.quantized)
+            tally.can_saturate = unit.node not in self._in_float and can_saturate(unit, self.pair.quantized)
         if tally.can_saturate:
             count, added = change(unit, self.pair.quantized, arrays.expected[unit.operands[0].tensor])
         if added is not None and added.shape == error.shape:
             tally.add_saturation(count, energy(added))
-            if tally.saturates:
-                error = error + added
+            error = error + added
         signal = energy(arrays.expected[unit.output])
-        self._injected[number] = energy(error) / signal if signal else 0.0
+        self.injected[number] = energy(error) / signal if signal else 0.0
         return error
-
-    def weight(self, number: int) -> float:
-        """What the noise of an error that was run counts: saturation of all samples, as it is rare in few of them."""
-        tally, injected = self.tallies[number], self._injected.get(number, 0.0)
-        if not tally.saturated or not injected or not math.isfinite(tally.noise_to_signal):
-            return 1.0
-        return tally.noise_to_signal / injected
 
     def close(self) -> None:
         """Give the sessions back."""
@@ -332,20 +323,24 @@ class _Run:
 def _report(
     pair: Pair,
     run: _Run,
-    share: Sequence[float | None],
-    measured: Mapping[int, float],
+    verdict: Verdict,
     float_model: Model,
     quant_model: Model,
     samples: Samples,
     calibration: Sequence[str] | None,
 ) -> Attribution:
+    starting = Starting.of(pair.quantized.source.proto, float_model, quant_model, samples, calibration)
+    target = (starting.origin.config or {}).get("target")
     rows, advices = [], {}
     for number, tally in enumerate(run.tallies):
         if number in run.misfits:
             continue
         name = pair.name(number)
-        advice = advise(tally, pair.parts[number], pair.reference, pair.quantized, name)
-        row = _row(tally, name, share[number], number in measured, advice)
+        part = pair.parts[number]
+        advice = advise(
+            tally, part, pair.reference, pair.quantized, name, saturation=verdict.without_vnni, target=target
+        )
+        row = _row(tally, name, verdict.shares[number], number in verdict.measured, advice)
         rows.append(row)
         advices[id(row)] = advice
     layers = ranked(rows)
@@ -353,14 +348,18 @@ def _report(
         *pair.left_out,
         *((pair.name(n), "the two models give it arrays that do not compare") for n in run.misfits),
     ]
-    starting = Starting.of(pair.quantized.source.proto, float_model, quant_model, samples, calibration)
     advised = [(row, advices[id(row)]) for row in layers]
     commands, notes = commands_of(starting, _choices(advised, starting.origin))
-    if run.without_vnni:
-        notes.append(_WITHOUT_VNNI_NOTE)
-    elif any(tally.saturates for tally in run.tallies):
-        notes.append(_SATURATION_NOTE)
-    return Attribution(layers, run.samples, tuple(commands), tuple(left_out), tuple(notes))
+    notes += verdict.notes
+    return Attribution(
+        layers,
+        run.samples,
+        tuple(commands),
+        tuple(left_out),
+        tuple(notes),
+        saturation_loss_db=verdict.loss_db,
+        without_vnni=verdict.without_vnni,
+    )
 
 
 def _row(tally: UnitTally, name: str, share: float | None, measured: bool, advice: Advice) -> LayerReport:
@@ -390,6 +389,7 @@ def _row(tally: UnitTally, name: str, share: float | None, measured: bool, advic
         weight=None if unit.weight is None else str(unit.weight),
         saturated=tally.saturated or None,
         saturation_db=db(tally.signal, tally.saturation) if tally.saturated else None,
+        own_without_vnni_db=db(tally.signal, tally.energies["own"] + tally.saturation) if tally.saturated else None,
         cause=advice.cause,
         suggestion=" ".join(_words(advice.options)) or None if worth else None,
         histograms=tuple(one.report() for one in ranges),

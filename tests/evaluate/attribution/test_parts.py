@@ -16,7 +16,7 @@ from qtool.errors import ConfigError
 from qtool.evaluate.attribution.command import Origin, command, literal, origin_of
 from qtool.evaluate.attribution.lazy import lazy_graph
 from qtool.evaluate.attribution.report import LayerReport, ranked
-from qtool.evaluate.attribution.share import shares
+from qtool.evaluate.attribution.share import noises, shares
 from qtool.evaluate.attribution.tally import coarse
 from tests.evaluate.attribution.conftest import Folder, chain, weight_of
 
@@ -201,9 +201,9 @@ def test_options_that_cannot_be(folder: Folder) -> None:
 
 def test_shares() -> None:
     # the third was not measured: its ratio times the median gain of the others, which is 2
-    assert shares([0.1, 0.2, 0.1], {0: 0.2, 1: 0.4}) == pytest.approx([0.25, 0.5, 0.25])
-    assert shares([0.0, 0.0], {}) == [0.0, 0.0]
-    assert shares([0.1, np.inf], {0: 0.1}) == [0.0, 1.0]
+    assert shares(noises([0.1, 0.2, 0.1], {0: 0.2, 1: 0.4})) == pytest.approx([0.25, 0.5, 0.25])
+    assert shares(noises([0.0, 0.0], {})) == [0.0, 0.0]
+    assert shares(noises([0.1, np.inf], {0: 0.1})) == [0.0, 1.0]
 
 
 def test_ranking_puts_what_is_broken_first_and_what_is_unknown_last() -> None:
