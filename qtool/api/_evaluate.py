@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from qtool.api.clock import Clock
 from qtool.api.layers import require_layers, with_layers
-from qtool.api.models import comparable, inputs_of, parsed
+from qtool.api.models import comparable, interface_of, parsed
 from qtool.api.settings import ModelLike, Progress
 
 if TYPE_CHECKING:
@@ -90,7 +90,6 @@ def evaluate(
     from qtool.evaluate.checks import Subject, run_checks, select_checks
     from qtool.evaluate.compare import compare
     from qtool.evaluate.details import model_details
-    from qtool.prepare.load import load_model
     from qtool.runtime import require_engine
     from qtool.runtime.lean import release
 
@@ -100,11 +99,9 @@ def evaluate(
     needed = gating.required_metrics(gates, labels=labels is not None)
     gating.require_latency(gates, engine, latency=latency)
     reference, candidate = parsed(float_model), parsed(quant_model)
-    interface = inputs_of(load_model(reference))
-    release()  # the weights, which each session reads for itself
     opened = open_samples(
         data,
-        interface,
+        interface_of(reference),
         labels=[] if labels is None else [labels],
         limit=samples,
         shuffle_seed=shuffle,

@@ -92,6 +92,26 @@ def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir
     return loaded
 
 
+def load_light(proto: onnx.ModelProto, path: Path) -> ir.Model:
+    """A model whose weights are left in its own file, as external data there; checked like any other.
+
+    Raises:
+        ModelError: If it is not valid.
+    """
+    subject = f"'{path}'"
+    if not is_utf8(path) or path.stat().st_size >= _PROTOBUF_LIMIT:
+        raise ModelError(f"{subject} cannot be opened by onnxruntime.")
+    loaded = _from_proto(proto, subject)
+    for tensor in _external_tensors(loaded):
+        tensor.base_dir = path.absolute().parent
+        if tensor.length != tensor.nbytes:
+            raise ModelError(f"{subject} is damaged: weight '{tensor.name}' has {tensor.length} bytes.")
+    _check_external_data(loaded, subject)
+    _check_tensor_sizes(loaded, subject)
+    _check_graph(loaded, subject)
+    return loaded
+
+
 def describe_source(
     model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, loaded: ir.Model | None = None
 ) -> ModelSource:

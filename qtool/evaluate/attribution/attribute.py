@@ -52,6 +52,9 @@ BATCH_BYTES = 16 << 20
 """Arrays of the largest unit in a batch."""
 HELD_BYTES = 16 << 20
 """Arrays of units that are worked on at a time; what is computed of them is some times as much."""
+KEPT_BYTES = 48 << 20
+"""Weights of sessions that live from one batch to the next, as the batches of a small model take less time than making
+them."""
 MOST_SAMPLES = 256
 MOST_INJECTED = 16
 MANY_INJECTED = 3
@@ -210,6 +213,7 @@ class _Run:
         self.misfits |= dict.fromkeys(sorted(set(range(len(pair.units))) - set(self.numbers)))
         self.tallies = [self._tally(number) for number in range(len(pair.units))]
         self._largest = 1
+        self._kept = 0
 
     def _tally(self, number: int) -> UnitTally:
         unit, part = self.pair.units[number], self.pair.parts[number]
@@ -294,6 +298,8 @@ class _Run:
                 self.misfits[number] = None
             elif first:
                 self.errors.add(number, tally.noise_to_signal(saturation=True), error)
+            if tally.operator.nbytes <= KEPT_BYTES - self._kept:
+                self._kept += tally.operator.keep()
         tally.operator.close()
 
     def _saturated(self, number: int, tally: UnitTally, arrays: Arrays, error: Array) -> Array:
@@ -315,9 +321,9 @@ class _Run:
         """Give the sessions back."""
         self._models = ()
         for tally in self.tallies:
-            tally.operator.close()
+            tally.operator.close(kept=True)
         release_arena()
-        release()
+        release(cycles=False)
 
 
 def _report(
