@@ -271,6 +271,20 @@ def test_saturation_that_costs_nothing_stands_behind_a_real_culprit(folder: Fold
     assert there.saturation_loss_db == found.saturation_loss_db
 
 
+def test_what_was_made_for_such_processors_is_not_told_to_be(folder: Folder) -> None:
+    """The file says --target avx2, and sums leave int16 that did not on the samples it was made with."""
+    plant_a_pair(folder, 3, 1)
+    qtool.quantize(folder.model, folder.calib, output=folder.quant)
+    quant = onnx.load(folder.quant)
+    (entry,) = [entry for entry in quant.metadata_props if entry.key == "qtool.config"]
+    entry.value = entry.value.replace('"ort-x64"', '"avx2"')
+    onnx.save(quant, folder.quant)
+    found = attribution(folder)
+    first = found.layers[0]
+    assert (first.node, first.cause, first.suggestion) == ("fc1", Cause.SATURATION, "--exclude fc1")
+    assert "--target avx2 --exclude fc1 -o" in found.commands[0].text
+
+
 def test_as_on_another_processor(folder: Folder) -> None:
     """What is found of it is the same as by default; commands for processors with VNNI come last."""
     plant_a_pair(folder, 3, 1, columns=1)
