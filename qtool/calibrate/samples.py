@@ -38,7 +38,8 @@ class Samples:
 
     Attributes:
         count: Samples of one pass.
-        names: Names of the model's inputs.
+        inputs: What the model wants.
+        names: Names of those.
         sources: Where the samples come from, with SHA-256.
         notes: What was ignored, cast or left out, a sentence each.
     """
@@ -53,6 +54,7 @@ class Samples:
         shuffle_seed: int | None = None,
     ) -> None:
         self._sources = tuple(sources)
+        self.inputs = tuple(inputs)
         self.names = tuple(info.name for info in inputs)
         self._batch = next((source.batch for source in sources if source.batch is not None), None)
         selection = Selection.of([source.runs for source in sources])

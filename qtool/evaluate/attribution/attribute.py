@@ -432,6 +432,11 @@ def _choices(rows: Sequence[tuple[LayerReport, Advice]], origin: Origin) -> Iter
         _, other = next((pair for pair in rows if pair[1].cause is not Cause.SATURATION), (None, first))
         if other is not first and other.options:
             yield list(other.options), f"for processors with VNNI only: {other.why}"
-    per_tensor = first_row.weight is not None and first_row.weight.endswith("per tensor")
-    if first.cause is Cause.WEIGHT and per_tensor and (origin.config or {}).get("per_channel") is False:
+    if first.cause is not Cause.WEIGHT or first_row.weight is None or not first_row.weight.endswith("per tensor"):
+        return
+    settings = origin.config or {}
+    if any(override.get("per_channel") is False for override in settings.get("overrides", ())):
+        own = f"{literal(first_row.node)}=per_channel:true"
+        yield [("--override", own)], f"a scale for each channel of the weight of {first_row.node}"
+    elif settings.get("per_channel") is False:
         yield [("--per-channel", None)], "a scale for each channel of every weight"
