@@ -77,14 +77,6 @@ def open_any(
     return open_samples(calib, inputs, limit=limit, shuffle_seed=shuffle_seed)
 
 
-def hashes_of(samples: Samples) -> list[str]:
-    """SHA-256 of each source of the samples, as a statistics file of them records it."""
-    from qtool.calibrate.kept import survey
-    from qtool.calibrate.saved import source_hashes
-
-    return list(source_hashes(survey(samples, keep=False)[0]))
-
-
 def observe(model: ir.Model, tensors: Sequence[Wanted], samples: Samples, **options: Any) -> Statistics:
     """Statistics of the wanted tensors; infinities are counted here and judged by the plan."""
     from qtool.calibrate.collect import collect
