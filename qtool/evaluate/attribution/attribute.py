@@ -59,6 +59,9 @@ MOST_SAMPLES = 256
 MOST_INJECTED = 16
 MANY_INJECTED = 3
 """Samples from which a batch for injected errors is worth the sessions of all operators once more."""
+_RARE = 2.0
+"""How many times the noise of the error that was run a unit's has to be to be looked at once more."""
+_MOST_LOOKS = 4
 _ENOUGH = 0.8  # of the noise, to be removed by the last command
 _MOST_OPTIONS = 6
 
@@ -166,11 +169,13 @@ def attribute(
     pair = load_pair(float_model, quant_model, samples, layer_samples)
     run = _Run(pair, num_threads, progress)
     run.all(pair.samples, layer_samples)
-    first_feeds, kept = run.first_feeds, run.errors.kept
+    looks = [(run.first_feeds, run.errors.kept), *run.once_more()]
     run.close()
-    injected = [(pair.units[u].output, error) for u, error in kept]
-    found = output_noise(pair.reference, injected, first_feeds, num_threads) if injected else []
-    measured = {u: noise for (u, _), noise in zip(kept, found, strict=True)}
+    measured: dict[int, float] = {}
+    for feeds, kept in looks:
+        injected = [(pair.units[u].output, error) for u, error in kept]
+        found = output_noise(pair.reference, injected, feeds, num_threads) if injected else []
+        measured |= {u: noise for (u, _), noise in zip(kept, found, strict=True)}
     verdict = judge(run.tallies, measured, run.injected, without_vnni=without_vnni)
     return _report(pair, run, verdict, float_model, quant_model, samples, calibration)
 
@@ -187,6 +192,8 @@ class _Run:
         self.pair = pair
         self._in_float = products_in_float(pair.quantized)
         self.injected: dict[int, float] = {}  # unit -> noise beside the signal of the error that is run
+        self._heard: dict[int, float] = {}  # unit -> most saturation beside the signal in a later batch
+        self._loud: dict[int, tuple[float, Feeds]] = {}  # unit of those that it is most of -> the same, and the batch
         self.errors = Errors()
         self.samples = 0
         self.first_feeds: Feeds = {}
@@ -287,16 +294,21 @@ class _Run:
     def _unit(self, number: int, arrays: Arrays, feeds: Feeds, first: bool) -> None:
         tally = self.tallies[number]
         error = tally.update(arrays, feeds, wanted=first)
+        ratio = 0.0
         if error is not None:
             if first:
                 error = self._saturated(number, tally, arrays, error)
             elif tally.can_saturate:
                 x = arrays.expected[tally.unit.operands[0].tensor]
-                tally.add_saturation(*of_rows(tally.unit, self.pair.quantized, x))
+                count, changed = of_rows(tally.unit, self.pair.quantized, x)
+                tally.add_saturation(count, changed)
+                ratio = changed / (energy(arrays.expected[tally.unit.output]) or 1.0) if count else 0.0
         with self._lock:
             if error is None:
                 self.misfits[number] = None
-            elif first:
+            elif not first:
+                self._hear(number, ratio, feeds)
+            else:
                 self.errors.add(number, tally.noise_to_signal(saturation=True), error)
             if tally.operator.nbytes <= KEPT_BYTES - self._kept:
                 self._kept += tally.operator.keep()
@@ -316,6 +328,43 @@ class _Run:
         signal = energy(arrays.expected[unit.output])
         self.injected[number] = energy(error) / signal if signal else 0.0
         return error
+
+    def _hear(self, number: int, ratio: float, feeds: Feeds) -> None:
+        """Keep the batch in which a unit saturates most, of the units that do so most: memory must not grow."""
+        if ratio <= self._heard.get(number, 0.0):
+            return
+        self._heard[number] = ratio
+        self._loud[number] = ratio, feeds
+        if len(self._loud) > _MOST_LOOKS:
+            del self._loud[min(self._loud, key=lambda unit: (self._loud[unit][0], -unit))]
+
+    def once_more(self) -> Iterator[tuple[Feeds, list[tuple[int, Array]]]]:
+        """Errors of units that saturate far more in a later batch than in the one whose errors are kept.
+
+        Yields:
+            A batch, and (unit, error) of those that saturate most in it.
+        """
+        ratios = [tally.noise_to_signal(saturation=True) for tally in self.tallies]
+        rare = [
+            number
+            for number in sorted(self._loud)
+            if number not in self.misfits and ratios[number] > _RARE * self.injected.get(number, 0.0)
+        ]
+        reference, candidate = self._models
+        while rare:
+            feeds = self._loud[rare[0]][1]
+            chosen = [number for number in rare if self._loud[number][1] is feeds]
+            rare = [number for number in rare if number not in chosen]
+            kept = []
+            units = [self.pair.units[number] for number in chosen]
+            for number, (_, arrays) in zip(chosen, walk(reference, candidate, units, feeds), strict=True):
+                tally = self._tally(number)
+                tally.can_saturate = True
+                error = tally.update(arrays, feeds, wanted=True)
+                if error is not None:
+                    kept.append((number, self._saturated(number, tally, arrays, error)))
+                tally.operator.close()
+            yield feeds, kept
 
     def close(self) -> None:
         """Give the sessions back."""

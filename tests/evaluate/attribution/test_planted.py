@@ -247,6 +247,22 @@ def test_mild_saturation_is_first_too(
     assert recovered(broken, db(folder, pasted(found, folder), "spec-avx2"), healthy) >= 0.9
 
 
+def test_saturation_of_late_samples_is_measured(folder: Folder) -> None:
+    """The first 64 samples have none: the batches in which units saturate most are looked at once more."""
+    plant_a_pair(folder, 10, 0)
+    for file in (folder.calib, folder.data):
+        x = np.load(file)["x"]
+        x[:64] *= 0.45
+        np.savez(file, x=x)
+    qtool.quantize(folder.model, folder.calib, output=folder.quant)
+    found = attribution(folder)
+    first = found.layers[0]
+    assert (first.node, first.cause, first.share_measured) == ("fc0", Cause.SATURATION, True)
+    lost = db(folder, folder.quant) - db(folder, folder.quant, "spec-avx2")
+    assert lost > 10
+    assert found.saturation_loss_db == pytest.approx(lost, abs=1.5)
+
+
 def test_saturation_that_costs_nothing_stands_behind_a_real_culprit(folder: Folder) -> None:
     """C61 and C63 in one model: an outlier weight that costs 20 dB, and pairs that leave int16 without being heard."""
     plant_a_pair(folder, 10, 7, columns=1)
