@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -175,6 +176,8 @@ def evaluate(
         sensitivity=sensitivity,
         layer_samples=layer_samples,
     )
+    if (layers is False or sensitivity is False) and not (chosen.layers or chosen.sensitivity) and not layer_samples:
+        chosen = replace(chosen, layer_samples=None)  # of a file whose layers are switched off here
     timed, engine_name = chosen.latency is not False, chosen.engine or "ort"
     gating.require_latency(gates, engine_name, latency=timed)
     needed = gating.required_metrics(gates, labels=chosen.labels is not None)

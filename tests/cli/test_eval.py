@@ -200,6 +200,8 @@ def test_a_file_says_what_is_looked_at_and_options_win(api, qtool_command, tmp_p
         *("--layer-samples", "2", "--samples", "5", "--shuffle", "0", "--batch", "auto", "--threads", "3"),
     )
     assert [fake.calls[1][2][key] for key in keys] == [("none",), False, False, 2, 5, 0, None, 3]
+    qtool_command("eval", "m", "q", *DATA, "--config", str(config), "--no-layers", "--no-sensitivity")
+    assert fake.calls.pop()[2]["layer_samples"] is None  # which would be a mistake without either
     config.write_text("[eval]\nchecks = ['fusion', 'saturate']\n")
     ended = qtool_command("eval", "m", "q", *DATA, "--config", str(config))
     assert ended.code == 2
