@@ -88,6 +88,8 @@ def evaluate(
     from qtool.calibrate.samples import open_samples
     from qtool.evaluate import gates as gating
     from qtool.evaluate.checks import Subject, run_checks, select_checks
+    from qtool.evaluate.checks.ranges import NAME as RANGES
+    from qtool.evaluate.checks.ranges import watch_inputs
     from qtool.evaluate.compare import compare
     from qtool.evaluate.details import model_details
     from qtool.runtime import require_engine
@@ -109,6 +111,7 @@ def evaluate(
     require_layers(engine, layers=layers, layer_samples=layer_samples, sensitivity=sensitivity)
     with ExitStack() as cleanup:
         pair = comparable(reference, cleanup), comparable(candidate, cleanup)
+        subject = Subject(*pair, opened, num_threads=num_threads, batch_size=batch, layers=layers)
         report = compare(
             *pair,
             opened,
@@ -122,6 +125,7 @@ def evaluate(
             batch_size=batch,
             latency=latency,
             progress=Clock(progress).progress("evaluate"),
+            watch=watch_inputs(subject) if any(check.name == RANGES for check in wanted) else None,
         )
         report = with_layers(
             report,
@@ -136,7 +140,6 @@ def evaluate(
         )
         if wanted:
             release(cycles=False)  # what came before
-            subject = Subject(*pair, opened, num_threads=num_threads, batch_size=batch, layers=layers)
             report = replace(report, checks=run_checks(subject, wanted))
     report = replace(report, details=model_details(reference, candidate)) if details else report
     return gating.judged(report, gates)

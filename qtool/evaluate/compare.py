@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -19,7 +19,7 @@ from qtool.errors import ConfigError, ModelError
 from qtool.evaluate.labels import kinds_of, misfit, require_numbers
 from qtool.evaluate.latency import measure_all
 from qtool.evaluate.metrics import PRIMARY, applying, select_metrics, unknown
-from qtool.evaluate.metrics.base import LabelKind, Metric
+from qtool.evaluate.metrics.base import Array, LabelKind, Metric
 from qtool.evaluate.paired import limit, statistics
 from qtool.evaluate.report import Latency, OutputReport, Report, Sizes, Source
 from qtool.evaluate.sizes import model_bytes
@@ -57,6 +57,7 @@ def compare(
     batch_size: int | None = None,
     latency: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    watch: Callable[[Mapping[str, Array]], None] | None = None,
 ) -> Report:
     """Compare two models on samples.
 
@@ -78,6 +79,7 @@ def compare(
         latency: Whether to time both models, on the first samples; not done for an engine other than ``ort``, whose
             time says nothing about a runtime.
         progress: Called with (samples done, samples in all) after each batch.
+        watch: Called with the inputs of each batch once both models have run on it, for what else wants to see them.
 
     Raises:
         ConfigError: If the engine, a metric or an output is unknown, or a metric needs labels and ``labels`` is None,
@@ -99,6 +101,7 @@ def compare(
         batch_size=batch_size,
         latency=latency,
         progress=progress,
+        watch=watch,
     )
     return report
 
@@ -118,6 +121,7 @@ def compare_all(
     batch_size: int | None = None,
     latency: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    watch: Callable[[Mapping[str, Array]], None] | None = None,
 ) -> tuple[Report, ...]:
     """Compare a model with each of several on samples; the outputs of the float model are computed once.
 
@@ -135,6 +139,7 @@ def compare_all(
         batch_size: Samples per run.
         latency: Whether to time the models, all in turn.
         progress: Called with (samples done, samples in all) after each batch.
+        watch: Called with the inputs of each batch.
 
     Returns:
         A report per candidate, in their order.
@@ -217,6 +222,8 @@ def compare_all(
                 theirs = batch_labels if labelled is not None and name == labelled[0] else None
                 tally.update(expected[name], found[name], theirs, count, fixed_batch=samples.fixed_batch is not None)
         done += count
+        if watch is not None:
+            watch(feeds)
         if progress is not None:
             progress(done, samples.count)
 

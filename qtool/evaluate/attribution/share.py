@@ -16,11 +16,13 @@ import heapq
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qtool.calibrate.collect import available_cores
 from qtool.evaluate.attribution.energy import difference_energy, energy
 from qtool.evaluate.attribution.graph import Array, Graph
 from qtool.runtime import Session, create_session
@@ -73,17 +75,20 @@ def output_noise(
         reference: The float model.
         injected: (output of the operator, error).
         feeds: One sample.
-        num_threads: Threads of the session.
+        num_threads: Runs at a time, with a thread each: they need not wait for each other, as threads of one run do.
     """
-    session, slots = _switchboard(reference, list(dict.fromkeys(name for name, _ in injected)), num_threads)
+    session, slots = _switchboard(reference, list(dict.fromkeys(name for name, _ in injected)))
     off: dict[str, Array] = {slot: np.zeros((), dtype) for slot, dtype in slots.values()}
     plain = _floats(session.run({**feeds, **off}))
-    found = []
-    for name, error in injected:
+
+    def noise(one: tuple[str, Array]) -> float:
+        name, error = one
         slot, dtype = slots[name]
         noisy = _floats(session.run({**feeds, **off, slot: error.astype(dtype, copy=False)}))
-        found.append(sum(_relative(plain[output], noisy[output]) for output in plain))
-    return found
+        return sum(_relative(plain[output], noisy[output]) for output in plain)
+
+    with ThreadPoolExecutor(num_threads or available_cores()) as pool:
+        return list(pool.map(noise, injected))
 
 
 def noises(ratios: Sequence[float], measured: Mapping[int, float]) -> list[float]:
@@ -118,9 +123,7 @@ def _floats(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
 
 
-def _switchboard(
-    reference: Graph, names: Sequence[str], num_threads: int | None
-) -> tuple[Session, dict[str, tuple[str, np.dtype[Any]]]]:
+def _switchboard(reference: Graph, names: Sequence[str]) -> tuple[Session, dict[str, tuple[str, np.dtype[Any]]]]:
     """The float model with an input that is added to each of some tensors: tensor -> (input, type)."""
     import onnx
 
@@ -147,7 +150,7 @@ def _switchboard(
         slot = f"{name}:error"
         graph.input.append(onnx.helper.make_tensor_value_info(slot, onnx.helper.np_dtype_to_tensor_dtype(types), None))
         slots[name] = (slot, types)
-    session = create_session(model.SerializeToString(), num_threads=num_threads, base_dir=reference.source.base_dir)
+    session = create_session(model.SerializeToString(), num_threads=1, base_dir=reference.source.base_dir)
     return session, slots
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -98,11 +98,11 @@ class Range:
 
 def check(subject: Subject) -> CheckResult:
     """Inputs in all samples; with layers, every quantized tensor on some."""
-    inputs = input_ranges(subject.graph)
-    for feeds in subject.samples.batches(_BATCH):
-        for name, span in inputs.items():
-            if name in feeds:
-                span.add(feeds[name].astype(np.float32, copy=False))
+    if subject.input_ranges is None:
+        watch = watch_inputs(subject)
+        for feeds in subject.samples.batches(_BATCH):
+            watch(feeds)
+    inputs = subject.input_ranges or {}
     tensors: dict[str, Range] = {}
     if subject.layers:
         written, on_codes = dict(tensor_ranges(subject.graph)), dict(code_ranges(subject.graph, subject.light_float))
@@ -132,6 +132,21 @@ def check(subject: Subject) -> CheckResult:
     values = {"inputs": len(inputs), "tensors": len(tensors), "outside": len(flagged)}
     state: State = "flagged" if findings else "ok"
     return CheckResult(NAME, TITLE, state, summary[0].upper() + summary[1:], findings, values, subject.samples.count)
+
+
+def watch_inputs(subject: Subject) -> Callable[[Mapping[str, Array]], None]:
+    """What looks at the inputs of a batch, for whoever reads all samples before the check would."""
+    inputs: dict[str, Range] = {}
+
+    def watch(feeds: Mapping[str, Array]) -> None:
+        if subject.input_ranges is not inputs:
+            inputs.update(input_ranges(subject.graph))
+            subject.input_ranges = inputs
+        for name, span in inputs.items():
+            if name in feeds:
+                span.add(feeds[name].astype(np.float32, copy=False))
+
+    return watch
 
 
 def _finding(name: str, span: Range) -> Finding:

@@ -11,14 +11,18 @@ import pytest
 from onnx import numpy_helper
 
 import qtool
+from qtool.calibrate.samples import open_samples
 from qtool.calibrate.statistics import TensorStatistics
 from qtool.errors import ConfigError
+from qtool.evaluate.attribution import attribute as attribution
 from qtool.evaluate.attribution.command import Origin, command, literal, origin_of
 from qtool.evaluate.attribution.lazy import lazy_graph
+from qtool.evaluate.attribution.operator import Operator
 from qtool.evaluate.attribution.report import LayerReport, ranked
 from qtool.evaluate.attribution.share import noises, shares
 from qtool.evaluate.attribution.tally import coarse
-from tests.evaluate.attribution.conftest import Folder, chain, weight_of
+from qtool.runtime import create_session
+from tests.evaluate.attribution.conftest import WIDTH, Folder, chain, weight_of
 
 
 def _db(y: np.ndarray, error: np.ndarray) -> float:
@@ -203,6 +207,21 @@ def test_options_that_cannot_be(folder: Folder) -> None:
     ).layers
     assert rows is not None
     assert rows.samples == 5
+
+
+def test_sessions_that_live_on_change_nothing(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.save(chain(3))
+    qtool.quantize(folder.model, folder.calib, output=folder.quant)
+    samples = open_samples(folder.data, create_session(folder.model).inputs)
+    made: list[int] = []
+    original = Operator._session
+    monkeypatch.setattr(Operator, "_session", lambda *args: made.append(0) or original(*args))
+    kept = attribution.attribute(folder.model, folder.quant, samples, layer_samples=5)
+    assert len(made) == 2 * 3  # of the stored and the float weight of each operator, for both batches
+    made.clear()
+    monkeypatch.setattr(attribution, "KEPT_BYTES", 2 * 4 * WIDTH * WIDTH)  # of one operator
+    assert attribution.attribute(folder.model, folder.quant, samples, layer_samples=5) == kept
+    assert len(made) == 2 * 5
 
 
 def test_shares() -> None:
