@@ -1,8 +1,8 @@
 """Several quantized forms of one model side by side, and which of them nobody has a reason to pass over.
 
 A candidate is Pareto-best if no other one is at least as good in accuracy, size and latency, and better in one of them.
-A difference within ``LATENCY_NOISE`` or ``SIZE_NOISE`` counts as none, else two copies of one file would beat each other
-by chance, and two calibrations of one model by the length of a number in the file's metadata.
+A difference within ``LATENCY_NOISE`` or ``SIZE_NOISE`` counts as none, else two copies of one file would beat each
+other by chance, and two calibrations of one model by the length of a number in the file's metadata.
 """
 
 from __future__ import annotations
