@@ -230,7 +230,7 @@ class _Race:
                 break
             for entry in (auto, *alive):
                 self._go_on(entry, reference, start, end)
-            alive = [entry for entry in alive if not _is_behind(auto, entry)]
+            alive = [entry for entry in alive if not self._is_behind(auto, entry)]
         best = max(
             (entry for entry in alive if is_better(_found(auto), _found(entry))),
             key=lambda entry: _gain(auto, entry).db,
@@ -267,6 +267,11 @@ class _Race:
         found = _found(auto)
         return found.carriers * len(self._batches) >= CARRIERS * found.samples
 
+    def _is_behind(self, auto: _Runner, entry: _Runner) -> bool:
+        from qtool.evaluate.whole_model import is_behind
+
+        return is_behind(_found(auto), _found(entry), len(self._batches))
+
     def _samples(self, found: Energies) -> int:
         return sum(rows for rows, _ in self._batches[: found.samples])
 
@@ -276,7 +281,7 @@ class _Race:
         def first_round(entry: _Runner) -> None:
             with suppress(QtoolError):
                 self._start(entry, reference)
-            if entry.found is None or _is_behind(auto, entry):
+            if entry.found is None or self._is_behind(auto, entry):
                 entry.session = None
 
         entries: list[_Runner] = []
@@ -350,12 +355,6 @@ def _found(entry: _Runner) -> Energies:
     return entry.found
 
 
-def _is_behind(auto: _Runner, entry: _Runner) -> bool:
-    from qtool.evaluate.whole_model import is_behind
-
-    return is_behind(_found(auto), _found(entry))
-
-
 def _differs(auto: _Runner, entry: _Runner) -> bool:
     from qtool.evaluate.whole_model import gains
 
@@ -363,9 +362,9 @@ def _differs(auto: _Runner, entry: _Runner) -> bool:
 
 
 def _gain(auto: _Runner, entry: _Runner) -> Gain:
-    from qtool.evaluate.whole_model import gains, least
+    from qtool.evaluate.whole_model import gains, least, telling_gains
 
-    return least(gains(_found(auto), _found(entry)))
+    return least(telling_gains(_found(auto), _found(entry)) or gains(_found(auto), _found(entry)))
 
 
 def _enough(batches: Sequence[Batch], samples: int) -> int:

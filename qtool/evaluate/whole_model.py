@@ -10,16 +10,16 @@ The gain is an estimate from few samples: its standard error follows from how mu
     error = 10 / ln 10 * sqrt( m / (m - 1) * sum (n_i(auto) / sum n(auto) - n_i(other) / sum n(other))^2 )
 
 of m samples. The other method is taken where its gain is more than ``MARGIN_DB`` and more than ``CERTAINTY`` standard
-errors at every output. 2.5 of them are one chance in 80 for 16 samples: one in 20 that any of four methods wins by
-chance.
+errors at every output. 2.5 of them are a chance below one in 80: one in 20 that any of four methods wins by chance.
 
 That holds where the error comes from many samples. Where a few make most of it (a classifier that is sure of all but
 one), what is best for those says nothing about others: the samples that carry the error count as
 
     (sum n_i)^2 / sum n_i^2
 
-of them, and below ``CARRIERS`` nothing is concluded. Without this rule, and with more lenient ones, the choice is
-worse than ``auto`` on the other half of the calibration data of ten models (docs/results.md).
+of them, and below ``CARRIERS`` nothing is concluded from an output, except that a method is not taken that is worse
+there. Without this rule, and with more lenient ones, the choice is worse than ``auto`` on the other half of the
+calibration data of eleven models (docs/results.md).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ import numpy.typing as npt
 from qtool.runtime import Session, TensorInfo
 from qtool.signal import db, signal_and_noise
 
-SHARE = 16
+SHARE = 8
 """The judged samples are at most those of the calibration divided by this: the check shall cost little beside it."""
-MIN_SAMPLES = 16
+MIN_SAMPLES = 32
 """Samples, or batches where the model fixes their size, below which nothing is judged."""
 ROUNDS = (8, 16, 32)
 """Samples after which methods that have fallen behind are dropped; the last number is the most."""
@@ -77,14 +77,14 @@ class Gain:
 
 
 def gain_of(auto: Floats, other: Floats) -> Gain | None:
-    """The gain at one output; None if there is no error at all.
+    """The gain at one output; None if the method changes nothing there.
 
     Args:
         auto: Error energies under ``auto``, shape (samples,); infinite or NaN where the output is no good.
         other: Those under another method, same shape.
     """
     before, after = float(auto.sum()), float(other.sum())
-    if before == after == 0.0:
+    if np.array_equal(auto, other) and math.isfinite(before):
         return None
     if not math.isfinite(after) or before == 0.0:
         return Gain(-math.inf, 0.0)
@@ -166,8 +166,8 @@ class Energies:
 
     @property
     def carriers(self) -> float:
-        """Samples that carry the error, at the output where they are fewest."""
-        return min(map(carriers, self.noise.values()))
+        """Samples that carry the error, at the output where they are most."""
+        return max(map(carriers, self.noise.values()))
 
 
 def energies(session: Session, reference: KnownOutputs, batches: Sequence[Batch], *, workers: int) -> Energies:
@@ -201,10 +201,25 @@ def _energy(expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> tuple[float,
 
 
 def gains(auto: Energies, other: Energies) -> list[Gain]:
-    """The gain at each output at which there is any error; over the samples that both have."""
+    """The gain at each output that the method changes; over the samples that both have."""
+    return [gain for gain, _ in _gains(auto, other)]
+
+
+def telling_gains(auto: Energies, other: Energies) -> list[Gain]:
+    """The gains at those of the outputs whose error many samples carry."""
+    return [gain for gain, is_telling in _gains(auto, other) if is_telling]
+
+
+def _gains(auto: Energies, other: Energies, share: float = 1.0) -> list[tuple[Gain, bool]]:
+    """Gains, and whether they tell: after a share of the samples, that share of the carriers will do."""
     count = min(auto.samples, other.samples)
-    found = [gain_of(one[:count], other.noise[name][:count]) for name, one in auto.noise.items()]
-    return [gain for gain in found if gain is not None]
+    found = []
+    for name, noise in auto.noise.items():
+        before, after = noise[:count], other.noise[name][:count]
+        gain = gain_of(before, after)
+        if gain is not None:
+            found.append((gain, min(carriers(before), carriers(after)) >= share * CARRIERS))
+    return found
 
 
 def least(found: Iterable[Gain]) -> Gain:
@@ -213,15 +228,22 @@ def least(found: Iterable[Gain]) -> Gain:
 
 
 def is_better(auto: Energies, other: Energies) -> bool:
-    """Whether a method is better than ``auto`` at every output, and that is no chance."""
-    found = gains(auto, other)
-    return bool(found) and all(gain.is_sure for gain in found) and min(auto.carriers, other.carriers) >= CARRIERS
+    """Whether a method is better than ``auto`` at every output that tells, by no chance, and worse at no other."""
+    found = _gains(auto, other)
+    telling = [gain for gain, is_telling in found if is_telling]
+    return bool(telling) and all(g.is_sure for g in telling) and not any(gain.is_hopeless for gain, _ in found)
 
 
-def is_behind(auto: Energies, other: Energies) -> bool:
-    """Whether a method is as good as out of the race: worse at some output, or the same everywhere."""
-    found = gains(auto, other)
-    return not found or any(gain.is_hopeless for gain in found)
+def is_behind(auto: Energies, other: Energies, total: int) -> bool:
+    """Whether a method is as good as out of the race: worse at some output that tells, or the same everywhere.
+
+    Args:
+        auto: After a part of the samples.
+        other: After the same.
+        total: How many samples there will be.
+    """
+    found = _gains(auto, other, auto.samples / total)
+    return not found or any(gain.is_hopeless for gain, is_telling in found if is_telling)
 
 
 @dataclass(frozen=True)
@@ -232,7 +254,8 @@ class MethodTrial:
         method: As the user writes it.
         samples: How many samples it ran on; fewer than ``auto`` where it fell too far behind, 0 where it does not run.
         sqnr_db: Output -> decibels on these.
-        gain: Against ``auto``, at the output where it is least; None for ``auto`` itself and where it did not run.
+        gain: Against ``auto``, where it is least among the outputs that tell, or else among all; None for ``auto``
+            itself, where nothing ran, and where the outputs are the same.
     """
 
     method: str

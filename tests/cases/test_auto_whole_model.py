@@ -76,7 +76,7 @@ def test_a_method_that_is_better_for_the_whole_model_is_taken(winner):
     assert by_name[WINNER].gain.db == pytest.approx(by_name[WINNER].sqnr_db["y"] - by_name["auto"].sqnr_db["y"])
     assert winner.sqnr_db["y"] > 30
     assert check.message() == (
-        f"{WINNER}, {by_name[WINNER].gain.db:.1f} dB better than auto for the whole model on 16 calibration samples"
+        f"{WINNER}, {by_name[WINNER].gain.db:.1f} dB better than auto for the whole model on 32 calibration samples"
     )
     assert {p.key: p.value for p in winner.model.metadata_props}["qtool.calibration.ranges"] == WINNER
 
@@ -173,7 +173,7 @@ def test_statistics_without_samples_judge_nothing(tmp_path):
     qtool.calibrate(tmp_path / "m.onnx", data(), output=tmp_path / "s.npz")
     save_statistics(tmp_path / "none.npz", replace(load_statistics(tmp_path / "s.npz"), kept=Kept()))
     found = qtool.quantize(tmp_path / "m.onnx", stats=tmp_path / "none.npz")
-    assert found.auto.reason == f"{REASON}that takes 16 different samples, and calibration keeps none"
+    assert found.auto.reason == f"{REASON}that takes 32 different samples, and calibration keeps none"
     assert found.auto.chosen == "auto"
 
 

@@ -20,6 +20,7 @@ from qtool.evaluate.whole_model import (
     is_behind,
     is_better,
     least,
+    telling_gains,
 )
 
 INF = math.inf
@@ -48,6 +49,7 @@ def test_a_common_factor_has_no_error():
     ("auto", "other", "expected"),
     [
         ([0, 0], [0, 0], None),
+        ([2, 1], [2, 1], None),
         ([1, 1], [0, 0], Gain(INF, 0.0)),
         ([0, 0], [1, 0], Gain(-INF, 0.0)),
         ([INF, 1], [1, 1], Gain(INF, 0.0)),
@@ -67,6 +69,8 @@ def test_one_sample_has_no_error_estimate():
 @given(st.lists(st.tuples(*[st.floats(0.01, 100)] * 2), min_size=2, max_size=20))
 def test_the_gain_of_the_other_side_is_the_opposite(pairs):
     auto, other = np.asarray(pairs, np.float64).T
+    if np.array_equal(auto, other):
+        return
     one, two = gain_of(auto, other), gain_of(other, auto)
     assert one.db == pytest.approx(-two.db, abs=1e-9)
     assert one.error == pytest.approx(two.error)
@@ -92,7 +96,19 @@ def test_better_takes_a_sure_gain_at_every_output_from_many_samples():
     assert not is_better(noise(y=one), noise(y=one / 2))
 
 
-def test_outputs_without_any_error_do_not_count():
+def test_outputs_that_tell_nothing_have_no_say_but_a_veto():
+    """At z one sample has all of the error."""
+    one = np.r_[100.0, np.full(15, 0.1)]
+    auto, half = noise(y=np.ones(16), z=one), np.full(16, 0.5)
+    assert is_better(auto, noise(y=half, z=one))
+    assert is_better(auto, noise(y=half, z=one * 0.5))
+    assert not is_better(auto, noise(y=half, z=one * 2.0))
+    assert [gain.db for gain in telling_gains(auto, noise(y=half, z=one))] == [pytest.approx(10 * math.log10(2))]
+    assert len(gains(auto, noise(y=half, z=one / 2))) == 2
+
+
+def test_outputs_that_a_method_does_not_change_do_not_count():
+    assert is_better(noise(y=np.ones(16), z=np.ones(16)), noise(y=np.full(16, 0.5), z=np.ones(16)))
     assert is_better(noise(y=np.ones(16), z=np.zeros(16)), noise(y=np.full(16, 0.5), z=np.zeros(16)))
     assert not is_better(noise(z=np.zeros(16)), noise(z=np.zeros(16)))
 
@@ -101,15 +117,18 @@ def test_a_broken_model_loses_to_any_other():
     broken, sound = noise(y=[INF] * 16), noise(y=np.ones(16))
     assert is_better(broken, sound)
     assert not is_better(sound, broken)
-    assert is_behind(sound, broken)
+    assert is_behind(sound, broken, 16)
 
 
 def test_behind():
     auto = noise(y=np.ones(8), z=np.ones(8))
-    assert is_behind(auto, noise(y=np.full(8, 0.1), z=np.full(8, 1.1)))
-    assert is_behind(auto, auto)
+    assert is_behind(auto, noise(y=np.full(8, 0.1), z=np.full(8, 1.1)), 32)
+    assert is_behind(auto, auto, 32)
     # so uneven that more samples may turn it
-    assert not is_behind(auto, noise(y=np.full(8, 0.1), z=[4, 0.1, 0.1, 0.1, 4, 0.1, 0.1, 0.1]))
+    assert not is_behind(auto, noise(y=np.full(8, 0.1), z=[4, 0.1, 0.1, 0.1, 4, 0.1, 0.1, 0.1]), 32)
+    # one sample has the error of z, which says nothing yet
+    assert not is_behind(auto, noise(y=np.full(8, 0.1), z=[40, 0, 0, 0, 0, 0, 0, 0]), 32)
+    assert is_behind(auto, noise(y=np.full(8, 0.1), z=np.full(8, 1.1)), 8)
 
 
 def test_gains_are_of_the_samples_that_both_have():
