@@ -3,7 +3,9 @@
     QTOOL_ZOO=DIR python scripts/bench_eval.py [--work FOLDER] [MODEL ...]
 
 Every figure is that of a process of its own. Plain inference is that of the float and the quantized model in
-onnxruntime on all samples of the evaluation, one at a time and in batches of 8; the faster one is the measure. Time of
+onnxruntime as it is by default, on all samples of the evaluation, one at a time and in batches of 8; the faster one is
+the measure. "In turn", both models run on a batch before the next; "apart", one after the other on all of them, which
+is faster, as threads of one session still spin when the other starts. The ratios are --layers to either. Time of
 ``qtool eval`` is that of ``evaluate()`` with the quick checks, without the start of Python. Memory is the peak of the
 process minus what it holds once both models are loaded, which a process that only loads them tells. Quantized models
 are made with the defaults, in FOLDER if it has none of them yet. Linux only: the peak is that of /proc.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,21 +29,28 @@ from pathlib import Path
 import onnx, onnx_ir
 from qtool.api import evaluate
 from qtool.calibrate.samples import open_samples
-from qtool.runtime import create_session
+from qtool.api.models import interface_of
 from qtool.runtime.measure_memory import resident
-sessions = [create_session(Path(path)) for path in sys.argv[1:3]]
+import onnxruntime
+sessions = [onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]) for path in sys.argv[1:3]]
 loaded = resident("VmHWM")
-samples = open_samples(sys.argv[3], sessions[0].inputs)
-seconds = []
+samples = open_samples(sys.argv[3], interface_of(sys.argv[1]))
+in_turn, apart = [], []
 for size in (1, 8):
     for session in sessions:
-        session.run(next(samples.batches(size)))
+        session.run(None, next(samples.batches(size)))
     start = time.perf_counter()
     for feeds in samples.batches(size):
         for session in sessions:
-            session.run(feeds)
-    seconds.append(time.perf_counter() - start)
-print(json.dumps([min(seconds), loaded]))
+            session.run(None, feeds)
+    in_turn.append(time.perf_counter() - start)
+    apart.append(0.0)
+    for session in sessions:
+        start = time.perf_counter()
+        for feeds in samples.batches(size):
+            session.run(None, feeds)
+        apart[-1] += time.perf_counter() - start
+print(json.dumps([min(in_turn), min(apart), loaded]))
 """
 EVAL = """
 import json, sys, time
@@ -53,12 +63,12 @@ print(json.dumps([time.perf_counter() - start, resident("VmHWM")]))
 """
 
 
-def measured(program: str, *arguments: object) -> tuple[float, int]:
-    """Seconds and bytes that a program prints."""
+def measured(program: str, *arguments: object) -> list[float]:
+    """Seconds, and bytes at the end, that a program prints."""
     command = [sys.executable, "-c", program, *map(str, arguments)]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    seconds, nbytes = json.loads(found)
-    return seconds, nbytes
+    numbers: list[float] = json.loads(found)
+    return numbers
 
 
 def quantized(model: Path, calib: Path, folder: Path) -> Path:
@@ -75,20 +85,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
     parser.add_argument("--work", type=Path, metavar="FOLDER", help="where quantized models are, and stay")
+    parser.add_argument("--rounds", type=int, default=1, metavar="N", help="measure N times in turn; show medians")
     options = parser.parse_args()
     zoo = Path(os.environ["QTOOL_ZOO"])
-    print(f"{'model':26}{'plain':>9}{'eval':>9}{'--layers':>10}{'ratio':>7}{'loaded':>9}{'eval':>9}{'--layers':>10}")
+    print(
+        f"{'model':20}{'in turn':>9}{'apart':>9}{'eval':>9}{'--layers':>10}{'ratio':>7}{'ratio':>7}"
+        f"{'loaded':>9}{'eval':>9}{'--layers':>10}"
+    )
     with tempfile.TemporaryDirectory() as scratch:
         for name in options.models:
             model = zoo / f"{name}.onnx"
             other = quantized(model, zoo / f"{name}_calib.npz", options.work or Path(scratch))
             pair = model, other, zoo / f"{name}_eval.npz"
-            plain, loaded = measured(PLAIN, *pair)
-            usual, peak = measured(EVAL, *pair, "usual")
-            layers, highest = measured(EVAL, *pair, "layers")
+            rounds = [
+                [*measured(PLAIN, *pair), *measured(EVAL, *pair, "usual"), *measured(EVAL, *pair, "layers")]
+                for _ in range(options.rounds)
+            ]
+            in_turn, apart, loaded, usual, peak, layers, highest = (
+                statistics.median(column) for column in zip(*rounds, strict=True)
+            )
+            ratios = [statistics.median(row[5] / row[at] for row in rounds) for at in (0, 1)]
             print(
-                f"{name:26}{plain:7.2f} s{usual:7.2f} s{layers:8.2f} s{layers / plain:6.1f}x{loaded / 1e6:6.0f} MB"
-                f"{(peak - loaded) / 1e6:+6.0f} MB{(highest - loaded) / 1e6:+7.0f} MB",
+                f"{name:20}{in_turn:7.2f} s{apart:7.2f} s{usual:7.2f} s{layers:8.2f} s"
+                f"{ratios[0]:6.1f}x{ratios[1]:6.1f}x"
+                f"{loaded / 1e6:6.0f} MB{(peak - loaded) / 1e6:+6.0f} MB{(highest - loaded) / 1e6:+7.0f} MB",
                 flush=True,
             )
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from qtool.api.clock import Clock
-from qtool.api.models import comparable, inputs_of, parsed
+from qtool.api.models import comparable, interface_of, parsed
 from qtool.api.settings import ModelLike, Progress
 from qtool.errors import ConfigError
 
@@ -65,7 +65,6 @@ def compare_models(
     from qtool.evaluate.compare import compare_all
     from qtool.evaluate.gates import with_required
     from qtool.evaluate.metrics import select_metrics
-    from qtool.prepare.load import load_model
     from qtool.runtime import require_engine
 
     if not candidates:
@@ -76,7 +75,7 @@ def compare_models(
     reference = parsed(float_model)
     opened = open_samples(
         data,
-        inputs_of(load_model(reference)),
+        interface_of(reference),
         labels=[] if labels is None else [labels],
         limit=samples,
         shuffle_seed=shuffle,

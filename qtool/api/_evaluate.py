@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from qtool.api.clock import Clock
 from qtool.api.layers import require_layers, with_layers
-from qtool.api.models import comparable, inputs_of, parsed
+from qtool.api.models import comparable, interface_of, parsed
 from qtool.api.settings import ModelLike, Progress
 
 if TYPE_CHECKING:
@@ -88,9 +88,10 @@ def evaluate(
     from qtool.calibrate.samples import open_samples
     from qtool.evaluate import gates as gating
     from qtool.evaluate.checks import Subject, run_checks, select_checks
+    from qtool.evaluate.checks.ranges import NAME as RANGES
+    from qtool.evaluate.checks.ranges import watch_inputs
     from qtool.evaluate.compare import compare
     from qtool.evaluate.details import model_details
-    from qtool.prepare.load import load_model
     from qtool.runtime import require_engine
     from qtool.runtime.lean import release
 
@@ -100,11 +101,9 @@ def evaluate(
     needed = gating.required_metrics(gates, labels=labels is not None)
     gating.require_latency(gates, engine, latency=latency)
     reference, candidate = parsed(float_model), parsed(quant_model)
-    interface = inputs_of(load_model(reference))
-    release()  # the weights, which each session reads for itself
     opened = open_samples(
         data,
-        interface,
+        interface_of(reference),
         labels=[] if labels is None else [labels],
         limit=samples,
         shuffle_seed=shuffle,
@@ -112,6 +111,7 @@ def evaluate(
     require_layers(engine, layers=layers, layer_samples=layer_samples, sensitivity=sensitivity)
     with ExitStack() as cleanup:
         pair = comparable(reference, cleanup), comparable(candidate, cleanup)
+        subject = Subject(*pair, opened, num_threads=num_threads, batch_size=batch, layers=layers)
         report = compare(
             *pair,
             opened,
@@ -125,6 +125,7 @@ def evaluate(
             batch_size=batch,
             latency=latency,
             progress=Clock(progress).progress("evaluate"),
+            watch=watch_inputs(subject) if any(check.name == RANGES for check in wanted) else None,
         )
         report = with_layers(
             report,
@@ -139,7 +140,6 @@ def evaluate(
         )
         if wanted:
             release(cycles=False)  # what came before
-            subject = Subject(*pair, opened, num_threads=num_threads, batch_size=batch, layers=layers)
             report = replace(report, checks=run_checks(subject, wanted))
     report = replace(report, details=model_details(reference, candidate)) if details else report
     return gating.judged(report, gates)

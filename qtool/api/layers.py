@@ -68,7 +68,7 @@ def with_layers(
 
     clock = Clock(progress)
     if layers or sensitivity:
-        release()  # what the comparison took
+        release(cycles=False)  # what the comparison took
     if layers:
         found = attribute(
             reference,

@@ -19,6 +19,25 @@ if TYPE_CHECKING:
     from qtool.runtime import TensorInfo
 
 
+def interface_of(model: ModelLike) -> tuple[TensorInfo, ...]:
+    """What samples of a model must hold; weights stay in the file, and are only checked to be there.
+
+    Raises:
+        ModelError: If the model cannot be read, or as :func:`inputs_of` does.
+    """
+    from qtool.evaluate.attribution.lazy import light_proto
+    from qtool.prepare.load import load_light, load_model
+
+    if isinstance(model, (str, os.PathLike)):
+        proto = light_proto(Path(model))
+        try:
+            if proto is not None:
+                return inputs_of(load_light(proto, Path(model)))
+        except ModelError:  # load_model() has the right words for what is wrong
+            pass
+    return inputs_of(load_model(model))
+
+
 def inputs_of(model: ir.Model) -> tuple[TensorInfo, ...]:
     """What samples must hold.
 

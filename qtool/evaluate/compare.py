@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -19,7 +19,7 @@ from qtool.errors import ConfigError, ModelError
 from qtool.evaluate.labels import kinds_of, misfit, require_numbers
 from qtool.evaluate.latency import measure_all
 from qtool.evaluate.metrics import PRIMARY, applying, select_metrics, unknown
-from qtool.evaluate.metrics.base import LabelKind, Metric
+from qtool.evaluate.metrics.base import Array, LabelKind, Metric
 from qtool.evaluate.paired import limit, statistics
 from qtool.evaluate.report import Latency, OutputReport, Report, Sizes, Source
 from qtool.evaluate.sizes import model_bytes
@@ -36,10 +36,10 @@ ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 BATCH_BYTES = 4 << 20
 """Bytes of inputs and outputs of one batch; activations in between take some ten times as much."""
 MAX_BATCH = 8  # activations of more cost memory and, measured on the zoo, save no time
-LATENCY_SECONDS = 0.1
+LATENCY_SECONDS = 0.02
 """About the longest run that is timed: a median wants many runs more than large ones."""
-LATENCY_BUDGET = (1.0, 2.0)
-"""Seconds of timing at least and at most; in between, as long as the models ran on the samples."""
+LATENCY_BUDGET = (0.15, 1.0)
+"""Seconds of timing for each model at least and at most; in between, half of what the models ran on the samples."""
 
 
 def compare(
@@ -57,6 +57,7 @@ def compare(
     batch_size: int | None = None,
     latency: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    watch: Callable[[Mapping[str, Array]], None] | None = None,
 ) -> Report:
     """Compare two models on samples.
 
@@ -78,6 +79,7 @@ def compare(
         latency: Whether to time both models, on the first samples; not done for an engine other than ``ort``, whose
             time says nothing about a runtime.
         progress: Called with (samples done, samples in all) after each batch.
+        watch: Called with the inputs of each batch once both models have run on it, for what else wants to see them.
 
     Raises:
         ConfigError: If the engine, a metric or an output is unknown, or a metric needs labels and ``labels`` is None,
@@ -99,6 +101,7 @@ def compare(
         batch_size=batch_size,
         latency=latency,
         progress=progress,
+        watch=watch,
     )
     return report
 
@@ -118,6 +121,7 @@ def compare_all(
     batch_size: int | None = None,
     latency: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    watch: Callable[[Mapping[str, Array]], None] | None = None,
 ) -> tuple[Report, ...]:
     """Compare a model with each of several on samples; the outputs of the float model are computed once.
 
@@ -135,6 +139,7 @@ def compare_all(
         batch_size: Samples per run.
         latency: Whether to time the models, all in turn.
         progress: Called with (samples done, samples in all) after each batch.
+        watch: Called with the inputs of each batch.
 
     Returns:
         A report per candidate, in their order.
@@ -217,14 +222,16 @@ def compare_all(
                 theirs = batch_labels if labelled is not None and name == labelled[0] else None
                 tally.update(expected[name], found[name], theirs, count, fixed_batch=samples.fixed_batch is not None)
         done += count
+        if watch is not None:
+            watch(feeds)
         if progress is not None:
             progress(done, samples.count)
 
     timings: Sequence[Latency | None] = [None] * len(candidates)
     if latency and engine == "ort":
         size = latency_batch_size(first, seconds / ((1 + len(candidates)) * done))
-        least, most = LATENCY_BUDGET
-        budget = min(max(least, seconds), most)
+        least, most = (limit * (1 + len(candidates)) for limit in LATENCY_BUDGET)
+        budget = min(max(least, seconds / 2), most)
         timings = _measure_latency(reference, candidates, samples, size, num_threads, budget)
     found_outputs = [_reports(own, done) for own in tallies]
     return tuple(
@@ -374,7 +381,7 @@ def latency_batch_size(largest: int, seconds: float) -> int:
         seconds: What one sample took there.
 
     Returns:
-        All of the batch if that takes a tenth of a second, else a power of two that does, else 1.
+        All of the batch if that takes no longer than LATENCY_SECONDS, else a power of two that does not, else 1.
     """
     affordable = int(LATENCY_SECONDS / seconds) if seconds > 0 else largest
     return largest if affordable >= largest else 1 << max(0, affordable.bit_length() - 1)

@@ -1,7 +1,9 @@
 """onnxruntime on the CPU, with its errors turned into one line each.
 
-Two choices were measured on the zoo: spinning worker threads stay on (off: 10-60 % slower), and so does the memory
-arena (off: up to three times slower where activations are large).
+Three choices were measured on the zoo: spinning worker threads stay on (off: 10-60 % slower), but stop at the end of a
+run (they would take the processors from the other model's next one: a float and a quantized model in turn were seen to
+take twice as long as one after the other); and the memory arena stays on (off: up to three times slower where
+activations are large).
 """
 
 from __future__ import annotations
@@ -96,6 +98,7 @@ class OrtSession:
         options = ort.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
         options.inter_op_num_threads = 1
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         # more threads than processors only wait for each other, spinning
         options.intra_op_num_threads = min(num_threads or 0, os.cpu_count() or 1)
         if not optimize:

@@ -321,7 +321,7 @@ def test_automatic_batch_size() -> None:
 
 @pytest.mark.parametrize(
     ("largest", "seconds", "size"),
-    [(20, 0.0, 20), (20, 0.005, 20), (20, 0.0051, 16), (64, 0.01, 8), (64, 0.06, 1), (64, 5.0, 1), (1, 5.0, 1)],
+    [(20, 0.0, 20), (20, 0.001, 20), (20, 0.00102, 16), (64, 0.002, 8), (64, 0.012, 1), (64, 5.0, 1), (1, 5.0, 1)],
 )
 def test_latency_batch_size(largest: int, seconds: float, size: int) -> None:
     assert latency_batch_size(largest, seconds) == size

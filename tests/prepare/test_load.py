@@ -9,8 +9,10 @@ import onnx_ir as ir
 import pytest
 
 import qtool
+from qtool.api.models import interface_of
 from qtool.errors import ModelError
 from qtool.prepare import describe_source, load_model
+from qtool.runtime import TensorInfo
 
 TEXT = "g (float[N, 4] x) => (float[N, 3] y) { y = MatMul(x, w) }"
 
@@ -250,3 +252,29 @@ def test_source_of_objects(model):
     assert (source.path, source.sha256, source.nbytes) == (None, hashlib.sha256(data).hexdigest(), len(data))
     assert describe_source(ir.from_proto(model)).path is None
     assert model.SerializeToString(deterministic=True) == data
+
+
+def test_an_interface_is_read_without_weights(tmp_path, rng, monkeypatch, build):
+    path = tmp_path / "m.onnx"
+    weight = rng.normal(size=(4, 300)).astype(np.float32)
+    onnx.save(build("g (float[N, 4] x) => (float[N, 300] y) { y = MatMul(x, w) }", {"w": weight}), path)
+    expected = (TensorInfo("x", np.dtype(np.float32), ("N", 4)),)
+    assert interface_of(onnx.load(path)) == expected
+    with monkeypatch.context() as patch:
+        patch.setattr(onnx, "load_model", None)
+        assert interface_of(path) == expected
+    data = path.read_bytes()
+    at = data.index(weight.tobytes())
+    path.write_bytes(data[: at + 4 * 1000])
+    with pytest.raises(ModelError, match="does not parse"):
+        interface_of(path)
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(ModelError, match="Git LFS pointer"):
+        interface_of(path)
+    with pytest.raises(ModelError, match="does not exist"):
+        interface_of(tmp_path / "none.onnx")
+    short = build("g (float[N, 4] x) => (float[N, 300] y) { y = MatMul(x, w) }", {"w": weight})
+    short.graph.initializer[0].raw_data = weight.tobytes()[:-4]
+    onnx.save(short, path)
+    with pytest.raises(ModelError, match="is damaged: weight 'w' has 4796 bytes, expected 4800"):
+        interface_of(path)

@@ -38,11 +38,16 @@ def lazy_graph(model: str | PathLike[str] | onnx.ModelProto) -> SourceGraph:
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
         return SourceGraph(copy, None)
-    try:
-        proto = _without_weights(Path(fspath(model)).resolve())
-    except (OSError, ValueError):  # whatever is wrong, the usual reader has words for it
-        proto = None
+    proto = light_proto(Path(fspath(model)).resolve())
     return read_graph(model) if proto is None else SourceGraph(proto, Path(fspath(model)).resolve().parent)
+
+
+def light_proto(path: Path) -> onnx.ModelProto | None:
+    """A file's proto with large weights left in the file; None where that cannot be done."""
+    try:
+        return _without_weights(path)
+    except (OSError, ValueError):  # whatever is wrong, the usual reader has words for it
+        return None
 
 
 def _without_weights(path: Path) -> onnx.ModelProto | None:

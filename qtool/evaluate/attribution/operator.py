@@ -78,6 +78,7 @@ class Operator:
         self._graphs = quantized, reference
         self._stored: Session | None = None
         self._float: Session | None = None
+        self._kept = False
 
     @property
     def has_own_weights(self) -> bool:
@@ -107,9 +108,25 @@ class Operator:
             self._float = self._float_session(values)
         return self._float.run({name: _array(values[name]) for name in self._names(self._float)})[OUT]
 
-    def close(self) -> None:
-        """Drop the sessions; they are made again when they are asked for."""
-        self._stored = self._float = None
+    @property
+    def nbytes(self) -> int:
+        """About what the weights of the sessions take that there are now."""
+        weights = sum(4 * array.size for array in self._unit.constants.values())
+        return weights * sum(session is not None for session in (self._stored, self._float))
+
+    def keep(self) -> int:
+        """Let the sessions outlive :meth:`close`; what that takes more than before, in bytes."""
+        before, self._kept = self._kept, True
+        return 0 if before else self.nbytes
+
+    def close(self, *, kept: bool = False) -> None:
+        """Drop the sessions, unless they are kept; they are made again when they are asked for.
+
+        Args:
+            kept: Whether to drop those that are kept, too.
+        """
+        if kept or not self._kept:
+            self._stored = self._float = None
 
     @staticmethod
     def _names(session: Session) -> list[str]:

@@ -16,11 +16,13 @@ import heapq
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qtool.calibrate.collect import available_cores
 from qtool.evaluate.attribution.energy import difference_energy, energy
 from qtool.evaluate.attribution.graph import Array, Graph
 from qtool.runtime import Session, create_session
@@ -73,21 +75,24 @@ def output_noise(
         reference: The float model.
         injected: (output of the operator, error).
         feeds: One sample.
-        num_threads: Threads of the session.
+        num_threads: Runs at a time, with a thread each: they need not wait for each other, as threads of one run do.
     """
-    session, slots = _switchboard(reference, list(dict.fromkeys(name for name, _ in injected)), num_threads)
+    session, slots = _switchboard(reference, list(dict.fromkeys(name for name, _ in injected)))
     off: dict[str, Array] = {slot: np.zeros((), dtype) for slot, dtype in slots.values()}
     plain = _floats(session.run({**feeds, **off}))
-    found = []
-    for name, error in injected:
+
+    def noise(one: tuple[str, Array]) -> float:
+        name, error = one
         slot, dtype = slots[name]
         noisy = _floats(session.run({**feeds, **off, slot: error.astype(dtype, copy=False)}))
-        found.append(sum(_relative(plain[output], noisy[output]) for output in plain))
-    return found
+        return sum(_relative(plain[output], noisy[output]) for output in plain)
+
+    with ThreadPoolExecutor(num_threads or available_cores()) as pool:
+        return list(pool.map(noise, injected))
 
 
-def shares(ratios: Sequence[float], measured: Mapping[int, float]) -> list[float | None]:
-    """Shares of all units.
+def noises(ratios: Sequence[float], measured: Mapping[int, float]) -> list[float]:
+    """E of all units, those that were not measured estimated.
 
     Args:
         ratios: Own noise beside the signal of each unit.
@@ -95,7 +100,11 @@ def shares(ratios: Sequence[float], measured: Mapping[int, float]) -> list[float
     """
     gains = [measured[u] / ratios[u] for u in measured if 0.0 < ratios[u] < math.inf and math.isfinite(measured[u])]
     gain = statistics.median(gains) if gains else 1.0
-    noises = [measured.get(unit, gain * ratio) for unit, ratio in enumerate(ratios)]
+    return [measured.get(unit, gain * ratio) for unit, ratio in enumerate(ratios)]
+
+
+def shares(noises: Sequence[float]) -> list[float | None]:
+    """Shares of all units, whose E these are."""
     broken = [not math.isfinite(noise) for noise in noises]
     if any(broken):  # what makes NaN or infinities is to blame for everything
         return [1.0 / sum(broken) if bad else 0.0 for bad in broken]
@@ -114,9 +123,7 @@ def _floats(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
 
 
-def _switchboard(
-    reference: Graph, names: Sequence[str], num_threads: int | None
-) -> tuple[Session, dict[str, tuple[str, np.dtype[Any]]]]:
+def _switchboard(reference: Graph, names: Sequence[str]) -> tuple[Session, dict[str, tuple[str, np.dtype[Any]]]]:
     """The float model with an input that is added to each of some tensors: tensor -> (input, type)."""
     import onnx
 
@@ -143,7 +150,7 @@ def _switchboard(
         slot = f"{name}:error"
         graph.input.append(onnx.helper.make_tensor_value_info(slot, onnx.helper.np_dtype_to_tensor_dtype(types), None))
         slots[name] = (slot, types)
-    session = create_session(model.SerializeToString(), num_threads=num_threads, base_dir=reference.source.base_dir)
+    session = create_session(model.SerializeToString(), num_threads=1, base_dir=reference.source.base_dir)
     return session, slots
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,13 +67,21 @@ class Range:
 
     def add(self, values: Array) -> None:
         """Add an array of floats."""
-        finite = values[~np.isnan(values)]
-        if finite.size:
-            self.elements += finite.size
-            self.least, self.most = min(self.least, float(finite.min())), max(self.most, float(finite.max()))
-            if self.least < self.low - _SLACK * self.step or self.most > self.high + _SLACK * self.step:
-                beyond = (finite < self.low - _SLACK * self.step) | (finite > self.high + _SLACK * self.step)
-                self.outside += int(np.count_nonzero(beyond))
+        if not values.size:
+            return
+        least, most = float(values.min()), float(values.max())
+        if math.isnan(least):  # a NaN anywhere makes both so
+            values = values[~np.isnan(values)]
+            if not values.size:
+                return
+            least, most = float(values.min()), float(values.max())
+        self.elements += values.size
+        self.least, self.most = min(self.least, least), max(self.most, most)
+        low, high = self.low - _SLACK * self.step, self.high + _SLACK * self.step
+        if least < low:
+            self.outside += int(np.count_nonzero(values < low))
+        if most > high:
+            self.outside += int(np.count_nonzero(values > high))
 
     @property
     def share(self) -> float:
@@ -90,11 +98,11 @@ class Range:
 
 def check(subject: Subject) -> CheckResult:
     """Inputs in all samples; with layers, every quantized tensor on some."""
-    inputs = input_ranges(subject.graph)
-    for feeds in subject.samples.batches(_BATCH):
-        for name, span in inputs.items():
-            if name in feeds:
-                span.add(feeds[name].astype(np.float32, copy=False))
+    if subject.input_ranges is None:
+        watch = watch_inputs(subject)
+        for feeds in subject.samples.batches(_BATCH):
+            watch(feeds)
+    inputs = subject.input_ranges or {}
     tensors: dict[str, Range] = {}
     if subject.layers:
         written, on_codes = dict(tensor_ranges(subject.graph)), dict(code_ranges(subject.graph, subject.light_float))
@@ -124,6 +132,21 @@ def check(subject: Subject) -> CheckResult:
     values = {"inputs": len(inputs), "tensors": len(tensors), "outside": len(flagged)}
     state: State = "flagged" if findings else "ok"
     return CheckResult(NAME, TITLE, state, summary[0].upper() + summary[1:], findings, values, subject.samples.count)
+
+
+def watch_inputs(subject: Subject) -> Callable[[Mapping[str, Array]], None]:
+    """What looks at the inputs of a batch, for whoever reads all samples before the check would."""
+    inputs: dict[str, Range] = {}
+
+    def watch(feeds: Mapping[str, Array]) -> None:
+        if subject.input_ranges is not inputs:
+            inputs.update(input_ranges(subject.graph))
+            subject.input_ranges = inputs
+        for name, span in inputs.items():
+            if name in feeds:
+                span.add(feeds[name].astype(np.float32, copy=False))
+
+    return watch
 
 
 def _finding(name: str, span: Range) -> Finding:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
     from qtool.calibrate.samples import Samples
     from qtool.calibrate.segments import SourceGraph
+    from qtool.evaluate.checks.ranges import Range
     from qtool.runtime import Session
     from qtool.runtime.products import GraphView
 
@@ -31,6 +33,9 @@ class Subject:
         num_threads: Threads of each session; None: the runtime's own choice.
         batch_size: Largest number of samples in a run; None: 8.
         layers: Whether checks look at every quantized tensor, where by default they look at inputs and outputs.
+
+    Attributes:
+        input_ranges: What somebody saw of the inputs in all samples (``ranges.watch_inputs``); None: nobody looked.
     """
 
     def __init__(
@@ -49,6 +54,7 @@ class Subject:
         self.num_threads = num_threads
         self.batch_size = batch_size or BATCH
         self.layers = layers
+        self.input_ranges: Mapping[str, Range] | None = None
         self._sessions: dict[bool, Session] = {}
         self._exposed: dict[bool, tuple[tuple[str, ...], Session]] = {}
 
@@ -67,7 +73,7 @@ class Subject:
         return self._sessions[optimize]
 
     def exposed(self, names: tuple[str, ...], *, quantized: bool) -> Session:
-        """One of the models as it is written, with inner tensors as outputs; kept for the next call.
+        """One of the models with inner tensors as outputs, the quantized one as it is written; kept for the next call.
 
         Raises:
             ModelError: If onnxruntime does not take it.
@@ -87,7 +93,7 @@ class Subject:
         proto.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names if name not in present)
         session = create_session(
             proto,
-            optimize=False,
+            optimize=not quantized,  # optimisations of a float model keep what its tensors mean
             num_threads=self.num_threads,
             base_dir=source.base_dir,
             shared_memory=True,

@@ -173,11 +173,13 @@ class Saturating:
                 window = padded[(item, channels, *slices)]
                 columns[:, tap] = window.reshape(per_in, places).T
             a, b = columns.reshape(places, depth), weights[index]
-            product = self._rows(a, b, counts[rows], call) - x_zero * b.sum(axis=0, dtype=np.int64)
+            product = self._rows(a, b, counts[rows], call)
+            product -= wrap_int32(x_zero * b.sum(axis=0, dtype=np.int64))  # modulo 2^32, like all that follows
             zeros = w_zero[rows].astype(np.int64)
             if zeros.any():
                 product = product - zeros * a.sum(axis=1, keepdims=True, dtype=np.int64) + depth * x_zero * zeros
-            acc[item, rows] = wrap_int32(product).T
+                product = wrap_int32(product)
+            acc[item, rows] = product.T
         self.record.add(call.name, x.shape[0] * places, depth, counts)
         return acc.reshape(x.shape[0], w.shape[0], *g.output)
 

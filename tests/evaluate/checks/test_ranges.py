@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+import qtool
 from qtool.evaluate.checks import ranges
 from tests.evaluate.checks.subjects import f32, subject
 from tests.models import build
@@ -89,6 +90,27 @@ def test_nan_is_not_a_value_and_infinity_is_far() -> None:
     span.add(f32(np.nan))
     span.add(f32(np.inf))
     assert (span.elements, span.outside, span.excess) == (2, 1, np.inf)
+
+
+def test_ranges_that_somebody_watched_are_those_that_the_check_would_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(0).uniform(-1, 2, (100, 4)).astype(np.float32)
+    alone, watched = subject(FLOAT, model(), x), subject(FLOAT, model(), x)
+    watch = ranges.watch_inputs(watched)
+    for feeds in watched.samples.batches(7):
+        watch(feeds)
+    expected = ranges.check(alone)
+    assert expected.state == "flagged"
+    monkeypatch.setattr(type(watched.samples), "batches", None)  # nobody reads the samples once more
+    assert ranges.check(watched) == expected
+
+
+def test_evaluate_looks_at_the_inputs_of_all_samples() -> None:
+    x = np.concatenate([np.full((19, 4), 0.5, np.float32), np.full((1, 4), 9, np.float32)])
+    report = qtool.evaluate(FLOAT, model(), {"x": x}, checks="ranges", latency=False, batch=3)
+    (result,) = report.checks
+    assert (result.state, result.samples) == ("flagged", 20)
+    assert result.findings[0].values["share"] == 1 / 20
+    assert result == ranges.check(subject(FLOAT, model(), x))
 
 
 def test_nothing_came_and_nothing_is_outside() -> None:
