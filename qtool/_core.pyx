@@ -1287,7 +1287,8 @@ cdef void _plan_b(Product *p) noexcept nogil:
 
 cdef enum:
     ONE_BLOCK_BYTES = 786432   # packed A of a task
-    RANGE_BYTES = 393216       # packed B of a task that packs it
+    RANGE_BYTES = 393216       # packed B of a task that packs it, at most
+    RANGE_FITTING = 196608     # and rather: with both operands and the results it then stays in L2
     RANGE_COLS = 256           # at least: shorter runs along the rows of B are slower than packing ahead
     SLICE = 1024               # K of a B panel that stays in L1
     L2_SUMS = 524288           # int32 results that stay in L2
@@ -1313,7 +1314,7 @@ cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
     p.col_ranges = _min(_ceil_div(wanted, _max(1, items * p.row_blocks)), _ceil_div(p.n, 4 * nr))
     p.cols = _round_up(_ceil_div(p.n, p.col_ranges), nr)
     if p.by_range:
-        p.cols = _min(p.cols, _max(RANGE_BYTES // _max(1, p.k_padded) // 64, 1) * 64)
+        p.cols = _min(p.cols, _max(RANGE_FITTING // _max(1, p.k_padded) // 64 * 64, RANGE_COLS))
     p.col_ranges = _ceil_div(p.n, p.cols)
     p.interleaved = 1 < p.row_blocks <= n_threads
 
