@@ -80,7 +80,7 @@ class Selection:
     @property
     def sources(self) -> list[int]:
         """The sources that samples are taken from, in the order of the sources."""
-        return sorted(set(self.table[:, 0].tolist()))
+        return sorted(set(self.table[:, 0].tolist()))  # np.unique imports numpy.ma, which takes a while
 
     @property
     def ordered(self) -> bool:

@@ -14,18 +14,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from onnx.reference.op_run import OpRun
 
 from qtool import kernels
 from qtool.reference import conv_geometry, per_column, per_row, requantize, wrap_int32
 from qtool.runtime.products import GraphView, Product, attribute_of, float_reason, quantized_products
 from qtool.runtime.spec import quantized
 from qtool.runtime.spec.quantized import Array, Call
+
+if TYPE_CHECKING:
+    from onnx.reference.op_run import OpRun
 
 DOMAIN = "qtool.saturating"
 """Of the operator that stands for MatMul and Gemm in QDQ form; nothing outside this engine sees it."""
@@ -288,6 +290,8 @@ def _until(product: Product, value: str, view: GraphView) -> list[str]:
 
 
 def _class(kind: str, function: Callable[[Call], tuple[Array, ...]], num_threads: int | None) -> type[OpRun]:
+    from onnx.reference.op_run import OpRun  # takes a while, and products alone do without
+
     class Operator(OpRun):
         """An operator of the engine's own domain."""
 
