@@ -55,6 +55,7 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
         Py_ssize_t kc
         const void *a
         const void *b
+        Py_ssize_t a_ld
         Py_ssize_t rows
         bint first
         bint a_passes
@@ -84,6 +85,7 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
         void (*end)() noexcept nogil
         void (*tile)(const qt_tile *) noexcept nogil
         void (*finish)(const qt_tile_end *) noexcept nogil
+        bint in_place
         bint stores
         void (*stream)(const uint8_t *, const uint8_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, uint8_t, bint,
                        uint32_t *, uint32_t *) noexcept nogil
@@ -1151,6 +1153,9 @@ def histogram(
 # int32 results without a zero point of B: a kernel that can begins a whole tile with the terms of the columns and
 # stores its sums where they belong, so that the tile has no end.
 #
+# A panel of A that meets all of B in one go is packed just before, into L1; rows that start on cache lines are not
+# packed at all if the kernel can read them.
+#
 # If moreover all of A is one block and K is not too long, B that is used once is not packed ahead: each task packs its
 # own columns, few enough to stay in L2, so that packed B is neither written to memory nor read again.
 
@@ -1166,8 +1171,11 @@ cdef struct Product:
     Py_ssize_t nc            # columns of an accumulator tile
     Py_ssize_t kc            # K of a block
     Py_ssize_t slice         # K of a call of tile()
+    Py_ssize_t chunk         # fused: columns of B that a panel of A meets in one go
     bint fused               # tile() carries out the epilogue
     bint direct              # stream() reads B as it is
+    bint in_place            # tile() reads A as it is, but for a last panel of few rows
+    bint by_panel            # A is packed a panel at a time, just before its only use
     bint by_range            # each task packs its columns of B
     bint interleaved         # tasks: row blocks in turn, else ranges of columns in turn
     Py_ssize_t row_blocks
@@ -1289,14 +1297,17 @@ cdef enum:
     ONE_BLOCK_BYTES = 786432   # packed A of a task
     RANGE_BYTES = 393216       # packed B of a task that packs it, at most
     RANGE_FITTING = 196608     # and rather: with both operands and the results it then stays in L2
+    ONE_RANGE = 262144         # all of B in one range: then A is not packed as a whole, which leaves it the room
     RANGE_COLS = 256           # at least: shorter runs along the rows of B are slower than packing ahead
     SLICE = 1024               # K of a B panel that stays in L1
     L2_SUMS = 524288           # int32 results that stay in L2
+    IN_PLACE_APART = 2048      # rows a multiple of so many bytes apart meet in the same sets of L1, more than it holds
 
 
 cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
     """Choose blocks: packed A in about 256 KiB, B tiles in the rest of L2, four tasks per thread if possible."""
-    cdef Py_ssize_t mr = p.kernel.mr, nr = p.kernel.nr, wanted = 4 * n_threads if n_threads > 1 else 1, blocks
+    cdef Py_ssize_t mr = p.kernel.mr, nr = p.kernel.nr, wanted = 4 * n_threads if n_threads > 1 else 1
+    cdef Py_ssize_t blocks, fitting
     _plan_b(p)
     if p.fused:
         p.mc = _max(mr, ONE_BLOCK_BYTES // _max(1, p.k_padded * p.kernel.a_size) // mr * mr)
@@ -1314,7 +1325,8 @@ cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
     p.col_ranges = _min(_ceil_div(wanted, _max(1, items * p.row_blocks)), _ceil_div(p.n, 4 * nr))
     p.cols = _round_up(_ceil_div(p.n, p.col_ranges), nr)
     if p.by_range:
-        p.cols = _min(p.cols, _max(RANGE_FITTING // _max(1, p.k_padded) // 64 * 64, RANGE_COLS))
+        fitting = ONE_RANGE if p.k_padded * p.n_padded <= ONE_RANGE else RANGE_FITTING
+        p.cols = _min(p.cols, _max(fitting // _max(1, p.k_padded) // 64 * 64, RANGE_COLS))
     p.col_ranges = _ceil_div(p.n, p.cols)
     p.interleaved = 1 < p.row_blocks <= n_threads
 
@@ -1375,31 +1387,27 @@ cdef void _multiply(const Product *p, const Workspace *ws, const Sides *s, Py_ss
 
 
 cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s, const char *b, const uint32_t *colsum,
-                          Py_ssize_t row, Py_ssize_t rows, Py_ssize_t col_start, Py_ssize_t col_stop,
-                          char *out) noexcept nogil:
+                          const Batch *batch, const uint8_t *a, Py_ssize_t row, Py_ssize_t rows, Py_ssize_t col_start,
+                          Py_ssize_t col_stop, char *out) noexcept nogil:
     """The same as _multiply, with the epilogue of each tile inside the next. One zero point and scale for all rows.
 
-    ``b`` and ``colsum`` start at column ``col_start``.
+    ``b`` and ``colsum`` start at column ``col_start``, ``a`` at row ``row``.
     """
     cdef const qt_gemm_u8s8 *kernel = p.kernel
     cdef Py_ssize_t mr = kernel.mr, nr = kernel.nr, panels = _ceil_div(rows, mr)
     cdef Py_ssize_t width = 4 if p.requantize == NULL else 1
-    cdef Py_ssize_t k0, kc, i, j, j0, chunk, chunk_stop, slot, tiles = 0
+    cdef Py_ssize_t k0, kc, i, j, j0, chunk, chunk_stop, slot, tiles = 0, row_stride = batch.row_stride
     cdef bint last
     cdef qt_tile_end[2] ends
     cdef qt_tile_end *end
     cdef qt_tile tile
     cdef bint sliced = p.slice < p.k_padded, stores, whole
+    cdef uint32_t a_zero = <uint32_t>s.a_zero[0] + p.a_flip
     _terms(p, ws, s, colsum - col_start, rows, col_start, col_stop, ends)
     if kernel.begin != NULL:
         kernel.begin()
-    # From one tile to the next: along the rows of A if B is the operand that stays in the cache, else along the columns
-    # of a chunk of B. int32 results are written in longer runs that way, and they are what the time goes to, unless
-    # whole tiles are stored in one go and leave L2 anyway.
     stores = kernel.stores and p.requantize == NULL and ends[0].b_zero == NULL   # no end is left for a whole tile
-    chunk = nr
-    if not sliced and p.requantize == NULL and not (stores and p.m * p.n > L2_SUMS):
-        chunk = _max(nr, 393216 // _max(1, p.k_padded) // nr * nr)
+    chunk = p.chunk
     memset(&tile, 0, sizeof(tile))
     tile.a_passes = chunk == nr
     tile.out_ld = p.n
@@ -1413,7 +1421,16 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
             last = k0 + kc >= p.k_padded
             for i in range(panels):
                 tile.rows = _min(mr, rows - i * mr)
-                tile.a = ws.a + (i * mr * p.k_padded + k0 * mr) * kernel.a_size
+                if p.by_panel:
+                    kernel.pack_a(a + i * mr * row_stride, row_stride, batch.k_stride, tile.rows, p.k, p.a_flip, ws.a,
+                                  ws.rowsum + i * mr)
+                    for j in range(i * mr, i * mr + tile.rows):
+                        ws.row_term[j] = <uint32_t>p.k * a_zero - ws.rowsum[j]
+                    tile.a = ws.a
+                elif p.in_place and tile.rows == mr:
+                    tile.a, tile.a_ld = a + i * mr * row_stride + k0, row_stride
+                else:
+                    tile.a, tile.a_ld = ws.a + (i * mr * p.k_padded + k0 * mr) * kernel.a_size, 0
                 j = j0
                 while j < chunk_stop:
                     # two halves in turn, because the end of a tile is outstanding while the next is summed up
@@ -1459,12 +1476,13 @@ cdef void _terms(const Product *p, const Workspace *ws, const Sides *s, const ui
     cdef const qt_requantize *q = p.requantize
     cdef uint32_t a_zero = <uint32_t>s.a_zero[0] + p.a_flip, b_shift = 128 if p.b_flip else 0, any_b_zero = 0
     cdef Py_ssize_t i, j, cols = col_stop - col_start
-    for i in range(rows):
-        ws.row_term[i] = <uint32_t>p.k * a_zero - ws.rowsum[i]
     for j in range(cols):
         ws.b_zero[j] = <uint32_t>s.b_zero[(col_start + j) * s.b_zero_step] - b_shift
         any_b_zero |= ws.b_zero[j]
         ws.bias[j] = (<uint32_t>s.bias[col_start + j] if s.bias != NULL else 0) - a_zero * colsum[col_start + j]
+    if any_b_zero:   # else nobody asks for them, and A that is read in place has no sums
+        for i in range(rows):
+            ws.row_term[i] = <uint32_t>p.k * a_zero - ws.rowsum[i]
     if q != NULL:
         for j in range(cols):
             ws.b_scale[j] = s.b_scale[(col_start + j) * s.b_scale_step]
@@ -1652,6 +1670,7 @@ cdef int _products(Product *p, Batch *batch, int n_threads) except -1:
     if p.requantize != NULL:
         p.fused = p.fused and p.requantize.form == QT_FORM_MULTIPLIER
     _plan(p, batch.size, n_threads)
+    _plan_a(p, batch)
     tasks = batch.size * p.row_blocks * p.col_ranges
     n_threads = <int>_min(n_threads, tasks)
     stride = _carve(p, NULL, &probe)
@@ -1676,6 +1695,37 @@ cdef int _products(Product *p, Batch *batch, int n_threads) except -1:
     return 0
 
 
+cdef void _plan_a(Product *p, const Batch *batch) noexcept nogil:
+    """The order of the tiles of a task, and which of A is packed when."""
+    cdef Py_ssize_t i, j, nr = p.kernel.nr
+    cdef uint32_t b_shift = 128 if p.b_flip else 0, any_b_zero = 0
+    cdef bint one_range
+    p.chunk = nr
+    p.in_place = p.by_panel = False
+    if not p.fused or p.k == 0 or p.slice < p.k_padded:
+        return
+    one_range = p.col_ranges == 1 and p.k_padded * p.n_padded <= ONE_RANGE
+    for i in range(batch.size if batch.b_zero_item else 1):
+        for j in range(p.n if batch.sides.b_zero_step else 1):
+            any_b_zero |= <uint32_t>batch.sides.b_zero[i * batch.b_zero_item + j * batch.sides.b_zero_step] - b_shift
+    # From one tile to the next: along the rows of A if B is the operand that stays in L1, else along the columns of a
+    # chunk of B. That way int32 results are written in longer runs, and they are what the time goes to, unless whole
+    # tiles are stored in one go and leave L2 anyway; and if the chunk is all of B, no panel of A is needed twice.
+    if p.requantize != NULL:
+        if not (one_range and p.kernel.in_place):   # vector registers wait for B from L2 longer than tiles do
+            return
+    elif p.kernel.stores and any_b_zero == 0 and p.m * p.n > L2_SUMS:
+        return
+    p.chunk = _max(nr, 393216 // p.k_padded // nr * nr)
+    if p.chunk == nr:
+        return
+    # Rows that start on cache lines are read where they are, since a tile of others takes twice the lines.
+    p.in_place = (p.kernel.in_place and p.a_flip == 0 and any_b_zero == 0 and batch.k_stride == 1
+                  and p.k % p.kernel.kr == 0 and batch.row_stride % IN_PLACE_APART != 0
+                  and ((<uintptr_t>batch.a | <uintptr_t>batch.row_stride | <uintptr_t>batch.a_item_step) & 63) == 0)
+    p.by_panel = not p.in_place and p.col_ranges == 1 and p.n <= p.chunk
+
+
 cdef void _matmul_task(const Product *p, const Batch *batch, char *base, Py_ssize_t task) noexcept nogil:
     cdef Workspace ws
     cdef Sides s = batch.sides
@@ -1688,24 +1738,34 @@ cdef void _matmul_task(const Product *p, const Batch *batch, char *base, Py_ssiz
     cdef Py_ssize_t a_item = batch.a_item[r] if batch.a_item != NULL else 0
     cdef Py_ssize_t b_item = batch.b_item[r] if batch.b_item != NULL else 0
     cdef char *out = batch.out + r * p.m * p.n * (1 if p.requantize != NULL else 4)
+    cdef Py_ssize_t whole
+    cdef const uint8_t *a
     _carve(p, base, &ws)
     s.a_zero += r * batch.a_zero_item
     s.b_zero += r * batch.b_zero_item
     if p.requantize != NULL:
         s.a_scale += r * batch.a_scale_item
         s.b_scale += r * batch.b_scale_item
-    if ws.packed[0] != block + 1:   # a thread that goes on with the same rows has them packed
-        _pack_a(p, &ws, batch.a + a_item * batch.a_item_step + row * batch.row_stride, batch.row_stride,
-                batch.k_stride, rows)
+    a = batch.a + a_item * batch.a_item_step + row * batch.row_stride
+    if p.by_panel:
+        memset(ws.rowsum, 0, <size_t>rows * 4)
+    elif p.in_place:
+        whole = rows // p.kernel.mr * p.kernel.mr
+        if whole < rows and ws.packed[0] != block + 1:
+            p.kernel.pack_a(a + whole * batch.row_stride, batch.row_stride, 1, rows - whole, p.k, 0,
+                            ws.a + whole * p.k_padded, ws.rowsum)
+            ws.packed[0] = block + 1
+    elif ws.packed[0] != block + 1:   # a thread that goes on with the same rows has them packed
+        _pack_a(p, &ws, a, batch.row_stride, batch.k_stride, rows)
         ws.packed[0] = block + 1
     if p.by_range:
         memset(ws.colsum, 0, <size_t>p.cols * 4)
         p.kernel.pack_b(batch.b + col * batch.b_col_stride, batch.b_k_stride, batch.b_col_stride, stop - col, p.k,
                         p.b_flip, ws.columns, ws.colsum)
-        _multiply_fused(p, &ws, &s, <const char *>ws.columns, ws.colsum, row, rows, col, stop, out)
+        _multiply_fused(p, &ws, &s, <const char *>ws.columns, ws.colsum, batch, a, row, rows, col, stop, out)
     elif p.fused:
         _multiply_fused(p, &ws, &s, p.b_packed + b_item * p.b_bytes + col * p.k_padded * p.kernel.b_size,
-                        p.colsum + b_item * p.n_padded + col, row, rows, col, stop, out)
+                        p.colsum + b_item * p.n_padded + col, batch, a, row, rows, col, stop, out)
     else:
         _multiply(p, &ws, &s, b_item, row, rows, col, stop, out)
 

@@ -23,6 +23,7 @@
 typedef struct {
     ptrdiff_t kc; /* padded K of the slice */
     const void *a, *b;
+    ptrdiff_t a_ld; /* A is not packed: bytes from row to row. 0: packed. Only whole panels, of a kernel with `in_place` */
     ptrdiff_t rows; /* of the panel of A, that exist */
     int first;
     int a_passes; /* B is what the next calls need again: A should not drive it out of L1 */
@@ -57,6 +58,7 @@ typedef struct {
      * finish: an end alone. */
     void (*tile)(const qt_tile *t);
     void (*finish)(const qt_tile_end *end);
+    int in_place; /* tile() reads row-major A' that is not packed, if K is a multiple of kr */
     int stores; /* tile() can begin with terms of the columns and store a whole tile into an int32 result */
     /* Optional: one row of A times row-major B that is not packed. acc[cols] += a[rows] * (B ^ flip) and colsum[cols] +=
      * B ^ flip, for `rows` <= stream_rows rows of B, k_stride bytes apart; a is a row of A', padded by 0 to whole dwords.

@@ -18,6 +18,9 @@
  * puts one line of corrections into all rows of the sums, and TILESTORED writes the result, whose lines the steps before
  * have fetched for writing. The order of additions does not matter modulo 2^32.
  *
+ * A tile of A is 16 rows of 64 bytes at any distance, so A' that is unsigned to begin with need not be packed. It pays
+ * only for rows on cache lines (others take two lines for one), and where a panel of A stays in L1 while B passes.
+ *
  * Layout: gemm_pack_c4.h.
  */
 #ifndef QT_GEMM_U8S8_AMX_INT8_H
@@ -51,16 +54,16 @@ static void qt_tiles_begin__amx_int8(void) {
 
 static void qt_tiles_end__amx_int8(void) { __asm__ volatile("tilerelease" : :); }
 
-/* One step of 64 k of a block; `tall` if there is a second tile of rows. */
-static inline __attribute__((always_inline)) void qt_gemm_step__amx_int8(const uint8_t *a, const uint8_t *b, int tall,
-                                                                         int a_passes) {
+/* One step of 64 k of a block, rows of A lda bytes apart; `tall` if there is a second tile of rows. */
+static inline __attribute__((always_inline)) void qt_gemm_step__amx_int8(const uint8_t *a, ptrdiff_t lda,
+                                                                         const uint8_t *b, int tall, int a_passes) {
     QT_TILE_LOAD(6, b, 64);
-    if (a_passes) QT_TILE_LOAD_ONCE(4, a, 64);
-    else QT_TILE_LOAD(4, a, 64);
+    if (a_passes) QT_TILE_LOAD_ONCE(4, a, lda);
+    else QT_TILE_LOAD(4, a, lda);
     QT_TILE_LOAD(7, b + 1024, 64);
     QT_TILE_DOT(0, 4, 6);
-    if (tall && a_passes) QT_TILE_LOAD_ONCE(5, a + 1024, 64);
-    else if (tall) QT_TILE_LOAD(5, a + 1024, 64);
+    if (tall && a_passes) QT_TILE_LOAD_ONCE(5, a + 16 * lda, lda);
+    else if (tall) QT_TILE_LOAD(5, a + 16 * lda, lda);
     QT_TILE_DOT(1, 4, 7);
     if (tall) {
         QT_TILE_DOT(2, 5, 6);
@@ -87,14 +90,15 @@ static inline __attribute__((always_inline)) void qt_gemm_store__amx_int8(uint32
 static void qt_gemm_run_32x32c64__amx_int8(ptrdiff_t kc, const void *a, const void *b, uint32_t *c, ptrdiff_t ldc) {
     qt_gemm_load__amx_int8(c, ldc, 1);
     for (ptrdiff_t k = 0; k < kc; k += 64)
-        qt_gemm_step__amx_int8((const uint8_t *)a + k * 32, (const uint8_t *)b + k * 32, 1, 0);
+        qt_gemm_step__amx_int8((const uint8_t *)a + k * 32, 64, (const uint8_t *)b + k * 32, 1, 0);
     qt_gemm_store__amx_int8(c, ldc, 1);
 }
 
-QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_gemm_block__amx_int8(const qt_tile *t,
-                                                                                               int tall, int a_passes) {
+QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_gemm_block__amx_int8(
+    const qt_tile *t, int tall, int a_passes, int in_place) {
     const uint8_t *a = (const uint8_t *)t->a, *b = (const uint8_t *)t->b;
     const char *ahead = t->ahead;
+    const ptrdiff_t lda = in_place ? t->a_ld : 64, a_step = in_place ? 64 : 2048;
     const ptrdiff_t kc = t->kc, steps = kc / 64, fetch = steps ? (t->ahead_bytes / 64 + steps - 1) / steps : 0;
     uint32_t *acc = t->acc;
     uint32_t *out = t->out;
@@ -119,8 +123,8 @@ QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_gemm_b
     const ptrdiff_t share = steps ? ((e.rows + steps - 1) / steps + 1) & ~(ptrdiff_t)1 : 0;
     const ptrdiff_t owned = out && steps ? (t->rows + steps - 1) / steps : 0;
     ptrdiff_t i = 0, row = 0;
-    for (ptrdiff_t k = 0; k < kc; k += 64) {
-        qt_gemm_step__amx_int8(a + k * 32, b + k * 32, tall, a_passes);
+    for (ptrdiff_t k = 0; k < kc; k += 64, a += a_step) {
+        qt_gemm_step__amx_int8(a, lda, b + k * 32, tall, a_passes);
         for (ptrdiff_t line = 0; line < fetch; ++line, ahead += 64) _mm_prefetch(ahead, _MM_HINT_T1);
         for (ptrdiff_t stop = qt_least(row + owned, t->rows); row < stop; ++row) {
             QT_PREFETCH_TO_WRITE(out + row * t->out_ld);
@@ -139,11 +143,13 @@ QT_TARGET_AVX512VNNI static void qt_gemm_tile_32x32c64__amx_int8(const qt_tile *
         qt_gemm_few__avx512vnni(t->kc, (const uint8_t *)t->a, 2048, (const uint8_t *)t->b, t->rows, t->first, t->acc);
         if (t->earlier) qt_finish__avx512vnni(t->earlier);
     } else if (t->rows <= 16)
-        qt_gemm_block__amx_int8(t, 0, 0);
+        qt_gemm_block__amx_int8(t, 0, 0, 0);
+    else if (t->a_ld)
+        qt_gemm_block__amx_int8(t, 1, 0, 1);
     else if (t->a_passes)
-        qt_gemm_block__amx_int8(t, 1, 1);
+        qt_gemm_block__amx_int8(t, 1, 1, 0);
     else
-        qt_gemm_block__amx_int8(t, 1, 0);
+        qt_gemm_block__amx_int8(t, 1, 0, 0);
 }
 
 static const qt_gemm_u8s8 qt_gemm_u8s8_32x32c64__amx_int8 = {
@@ -162,6 +168,7 @@ static const qt_gemm_u8s8 qt_gemm_u8s8_32x32c64__amx_int8 = {
     .end = qt_tiles_end__amx_int8,
     .tile = qt_gemm_tile_32x32c64__amx_int8,
     .finish = qt_finish__avx512vnni,
+    .in_place = 1,
     .stores = 1,
     .stream = qt_stream__avx512vnni,
     .stream_rows = 16,

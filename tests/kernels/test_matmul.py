@@ -502,6 +502,52 @@ def test_views_of_any_layout(ta: type, tb: type, m: int) -> None:
         assert_same(kernels.matmul_integer(np.asfortranarray(a), flipped, za, zb), expected)
 
 
+def on_cache_lines(codes: np.ndarray, offset: int, gap: int) -> np.ndarray:
+    """A copy whose rows start ``offset`` bytes after a cache line and leave ``gap`` bytes of 0xFF between them."""
+    memory = np.full(codes.size + codes.size // codes.shape[-1] * gap + 128, 0xFF, np.uint8)
+    start = -memory.ctypes.data % 64 + offset
+    rows = memory[start:][: codes.size // codes.shape[-1] * (codes.shape[-1] + gap)]
+    view = rows.reshape(*codes.shape[:-1], -1)[..., : codes.shape[-1]].view(codes.dtype)
+    view[...] = codes
+    return view
+
+
+@pytest.mark.parametrize(("offset", "gap"), [(0, 0), (0, 64), (16, 0)])
+@pytest.mark.parametrize(("ta", "tb"), [(np.uint8, np.int8), (np.uint8, np.uint8), (np.int8, np.int8)])
+def test_rows_of_a_that_need_no_packing(ta: type, tb: type, offset: int, gap: int) -> None:
+    # with and without a last panel of few rows; N of one tile, of tails, and of several ranges; a zero point of B with
+    # which the sums of the rows do not matter, and another
+    rng = np.random.default_rng(15)
+    neutral = tb(128 if tb is np.uint8 else 0)
+    for (m, n, k), zb in itertools.product([(32, 32, 64), (71, 70, 128), (36, 40, 100)], [neutral, tb(neutral - 3)]):
+        a, b = on_cache_lines(random_codes(rng, ta, (m, k)), offset, gap), random_codes(rng, tb, (k, n))
+        za = random_codes(rng, ta, ())
+        expected = exact_product(a, b, za, zb)
+        scales = (f32(0.02), za, f32(0.03), zb, f32(9), np.uint8(99))
+        codes = reference.qlinear_matmul(a, *scales[:2], b, *scales[2:])
+        for operand, threads in itertools.product((b, kernels.pack_b(b)), (1, 2)):
+            assert_same(kernels.matmul_integer(a, operand, za, zb, num_threads=threads), expected)
+            args = (a, *scales[:2], operand, *scales[2:])
+            assert_same(kernels.qlinear_matmul(*args, num_threads=threads), codes)
+    if (ta, tb) == (np.uint8, np.int8):
+        a, b = on_cache_lines(random_codes(rng, ta, (40, 576)), offset, gap), random_codes(rng, tb, (576, 580))
+        expected = exact_product(a, b, np.uint8(9), neutral)
+        for operand, threads in itertools.product((b, kernels.pack_b(b)), (1, 2)):
+            assert_same(kernels.matmul_integer(a, operand, np.uint8(9), num_threads=threads), expected)
+
+
+def test_rows_of_a_batch_that_need_no_packing() -> None:
+    rng = np.random.default_rng(16)
+    a = on_cache_lines(random_codes(rng, np.uint8, (3, 45, 128)), 0, 0)
+    b = random_codes(rng, np.int8, (3, 128, 50))
+    columns = np.zeros((3, 1, 50), np.int8)
+    for other in (0, 5):
+        columns[2, 0, 49] = other  # of a single column of a single item
+        expected = reference.matmul_integer(a, b, np.uint8(7), columns)
+        assert_same(kernels.matmul_integer(a, b, np.uint8(7), columns, num_threads=1), expected)
+        assert_same(kernels.matmul_integer(a[::-1], b[::-1], np.uint8(7), columns[::-1]), expected[::-1])
+
+
 @pytest.mark.parametrize(("sa", "sb"), SHAPES, ids=str)
 def test_packed_b_of_every_shape(sa: tuple[int, ...], sb: tuple[int, ...]) -> None:
     rng = np.random.default_rng(12)
