@@ -29,34 +29,25 @@ def set_isa(name: str) -> str: ...
 # `layout` is (cols, n_mid, b_mid, k0, k1, b_col)
 def round_to(x: _Bytes, source: int, precision: int, y: _Floats) -> None: ...
 def overlap(a: Array, b: Array) -> bool: ...
+
+class Quantizer:
+    def __init__(
+        self,
+        size: int,
+        source: int,
+        precision: int,
+        layout: tuple[int, ...],
+        bits: int,
+        first: int,
+        last: int,
+        format: tuple[int, ...] | None,  # noqa: A002
+    ) -> None: ...
+
 def quantize_integer(
-    x: Array,
-    size: int,
-    source: int,
-    precision: int,
-    scale: _Floats,
-    zero_point: Array | None,
-    layout: tuple[int, ...],
-    qmin: int,
-    qmax: int,
-    bits: int,
-    packed: bool,
-    y: Array,
-    n_threads: int,
+    how: Quantizer, x: Array, scale: _Floats, zero_point: Array | None, packed: bool, y: Array, n_threads: int
 ) -> None: ...
 def quantize_float(
-    x: Array,
-    size: int,
-    source: int,
-    precision: int,
-    scale: _Floats,
-    offset: _Floats,
-    layout: tuple[int, ...],
-    format: tuple[int, ...],  # noqa: A002
-    saturate: bool,
-    packed: bool,
-    y: Array,
-    n_threads: int,
+    how: Quantizer, x: Array, scale: _Floats, offset: _Floats, saturate: bool, packed: bool, y: Array, n_threads: int
 ) -> None: ...
 def dequantize(
     x: Array,

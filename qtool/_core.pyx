@@ -492,6 +492,7 @@ cdef enum Source:          # element types of x: the numbers are those of _SOURC
 cdef enum:
     TILE = 1024            # elements of scratch on the stack of a task
     TASK = 32768           # elements of one task
+    RUN = 262144           # elements that a kernel quantizes in one call
     PACK_TASK = 8192       # groups of codes that fill whole bytes
     PACK_TILE = 4096       # codes of scratch on the stack of a task that packs them
 
@@ -606,7 +607,7 @@ cdef void _quantize_range(const Quantization* q, Py_ssize_t start, Py_ssize_t st
     """y[0..stop - start) = the codes of these elements."""
     cdef float tile[TILE]
     cdef Py_ssize_t n, k = 0, block = 0
-    cdef Py_ssize_t longest = TASK if q.source == FLOAT32 and q.precision == FLOAT32 else TILE
+    cdef Py_ssize_t longest = RUN if q.source == FLOAT32 and q.precision == FLOAT32 else TILE
     cdef const float* x
     while start < stop:
         n = _run(&q.layout, start, stop, longest, &k, &block)
@@ -658,14 +659,32 @@ cdef void _zero_points(const void* codes, int bits, bint signed_, Py_ssize_t n, 
         z[i] = <int32_t>u >> shift if signed_ else <int32_t>(u >> shift)
 
 
-def quantize_integer(
-    x, Py_ssize_t size, int source, int precision, scale, zero_point, tuple layout, int qmin, int qmax, int bits,
-    bint packed, y, int n_threads,
-):
-    """y[i] = saturate(rint(x[i] / s) + z): the low `bits` bits of an item each, or a dense stream if `packed`.
+cdef class Quantizer:
+    """What calls of `quantize_integer` or `quantize_float` have in common: all but arrays.
 
-    x holds `size` elements of type `source`; scale, float32, and zero_point, codes of the type of the result (None:
-    zeros), have one size and are indexed by `layout`. Arrays are C-contiguous and aligned.
+    x has `size` elements of type `source`. The results have `bits` bits; they are integers from `first` to `last`, or
+    small floats if there is a `format`: (mantissa, bias, max_code, overflow, nan, signed_nan, negative_zero,
+    sign_shift) of dtypes.FloatFormat.
+
+    A call takes these numbers from one object, not from fifteen: after a large call all of them are out of the cache.
+    """
+    cdef Quantization q
+    cdef qt_small_float form
+    cdef Py_ssize_t size
+
+    def __init__(self, Py_ssize_t size, int source, int precision, tuple layout, int bits, int first, int last, format):
+        self.size = size
+        self.q.source, self.q.precision, self.q.layout, self.q.bits = source, precision, _layout(layout), bits
+        self.q.type.qmin, self.q.type.qmax, self.q.type.mask = first, last, (1 << bits) - 1
+        if format is not None:
+            self.form = _format(format)
+
+
+def quantize_integer(Quantizer how not None, x, scale, zero_point, bint packed, y, int n_threads):
+    """y[i] = saturate(rint(x[i] / s) + z): the low bits of an item each, or a dense stream if `packed`.
+
+    scale, float32, and zero_point, codes of the type of the result (None: zeros), have one size and are indexed by the
+    layout. Arrays are C-contiguous and aligned.
     """
     cdef Bytes elements = Bytes(x), scales = Bytes(scale), result = Bytes(y, True), codes
     cdef Py_ssize_t n_scales = scales.view.len // <Py_ssize_t>sizeof(float)
@@ -673,8 +692,8 @@ def quantize_integer(
     cdef int32_t single
     cdef int32_t* zeros = &single
     cdef Buffer memory
-    cdef Quantization q
-    if size == 0:
+    cdef Quantization q = how.q
+    if how.size == 0:
         return
     if zero_point is not None:
         codes = Bytes(zero_point)
@@ -682,33 +701,26 @@ def quantize_integer(
     if n_scales > 1:
         memory = Buffer(n_scales * <Py_ssize_t>sizeof(int32_t))
         zeros = <int32_t*>memory.start
-    _zero_points(given, bits, qmin < 0, n_scales, zeros)
-    q.x, q.source, q.precision, q.layout = elements.view.buf, source, precision, _layout(layout)
-    q.scale, q.bits, q.packed, q.y = <const float*>scales.view.buf, bits, packed and bits < 8, <char*>result.view.buf
-    q.type.qmin, q.type.qmax, q.type.mask = qmin, qmax, (1 << bits) - 1
-    q.zero, q.form, q.offset = zeros, NULL, NULL
-    _quantize_all(&q, size, n_threads)
+    _zero_points(given, q.bits, q.type.qmin < 0, n_scales, zeros)
+    q.x, q.scale, q.zero, q.y = elements.view.buf, <const float*>scales.view.buf, zeros, <char*>result.view.buf
+    q.packed, q.form, q.offset = packed and q.bits < 8, NULL, NULL
+    _quantize_all(&q, how.size, n_threads)
 
 
-def quantize_float(
-    x, Py_ssize_t size, int source, int precision, scale, offset, tuple layout, tuple format, bint saturate,
-    bint packed, y, int n_threads,
-):
+def quantize_float(Quantizer how not None, x, scale, offset, bint saturate, bint packed, y, int n_threads):
     """y[i] = code of the small float nearest to x[i] / s + offset, ties to even; an offset of -0 adds nothing.
 
-    Like `quantize_integer`; offset is float32. `format` is (mantissa, bias, max_code, overflow, nan, signed_nan,
-    negative_zero, sign_shift) of dtypes.FloatFormat.
+    Like `quantize_integer`; offset is float32.
     """
     cdef Bytes elements = Bytes(x), scales = Bytes(scale), offsets = Bytes(offset), result = Bytes(y, True)
-    cdef qt_small_float form = _format(format)
-    cdef Quantization q
-    if size == 0:
+    cdef Quantization q = how.q
+    if how.size == 0:
         return
-    q.x, q.source, q.precision, q.layout = elements.view.buf, source, precision, _layout(layout)
-    q.scale, q.bits, q.y = <const float*>scales.view.buf, form.sign_shift + 1, <char*>result.view.buf
-    q.packed, q.form, q.overflow = packed and q.bits < 8, &form, form.max_code if saturate else form.overflow
+    q.x, q.scale, q.y = elements.view.buf, <const float*>scales.view.buf, <char*>result.view.buf
+    q.packed, q.form = packed and q.bits < 8, &how.form
+    q.overflow = how.form.max_code if saturate else how.form.overflow
     q.zero, q.offset = NULL, <const float*>offsets.view.buf
-    _quantize_all(&q, size, n_threads)
+    _quantize_all(&q, how.size, n_threads)
 
 
 # codes -> float32, float16, bfloat16
@@ -1275,7 +1287,8 @@ cdef void _plan_b(Product *p) noexcept nogil:
 
 cdef enum:
     ONE_BLOCK_BYTES = 786432   # packed A of a task
-    RANGE_BYTES = 393216       # packed B of a task that packs it
+    RANGE_BYTES = 393216       # packed B of a task that packs it, at most
+    RANGE_FITTING = 196608     # and rather: with both operands and the results it then stays in L2
     RANGE_COLS = 256           # at least: shorter runs along the rows of B are slower than packing ahead
     SLICE = 1024               # K of a B panel that stays in L1
     L2_SUMS = 524288           # int32 results that stay in L2
@@ -1301,7 +1314,7 @@ cdef void _plan(Product *p, Py_ssize_t items, int n_threads) noexcept nogil:
     p.col_ranges = _min(_ceil_div(wanted, _max(1, items * p.row_blocks)), _ceil_div(p.n, 4 * nr))
     p.cols = _round_up(_ceil_div(p.n, p.col_ranges), nr)
     if p.by_range:
-        p.cols = _min(p.cols, _max(RANGE_BYTES // _max(1, p.k_padded) // 64, 1) * 64)
+        p.cols = _min(p.cols, _max(RANGE_FITTING // _max(1, p.k_padded) // 64 * 64, RANGE_COLS))
     p.col_ranges = _ceil_div(p.n, p.cols)
     p.interleaved = 1 < p.row_blocks <= n_threads
 

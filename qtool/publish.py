@@ -202,6 +202,7 @@ def publish(
     base_dir: str | Path | None = None,
     engine: str = "ort",
     trial: bool = False,
+    reference: Session | None = None,
     check: Callable[[str], None] | None = None,
     accept: Callable[[Mapping[str, float]], None] | None = None,
 ) -> tuple[Published, onnx.ModelProto | None]:
@@ -219,6 +220,7 @@ def publish(
         engine: What runs the result; the float model runs in onnxruntime.
         trial: The feeds are made up: they show that the result runs, not how good it is. ``sqnr_db`` stays empty, and
             a float model that does not run on them is a note.
+        reference: The float model, loaded or as far as its outputs for ``feeds`` are known; None loads it.
         check: Called with what was done, after each step before the model is put in place; it may refuse by raising.
         accept: Called with the decibels of the outputs before the model is put in place; it may refuse by raising.
 
@@ -235,13 +237,13 @@ def publish(
         model.metadata_props[f"qtool.{key}"] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     with staging(output) as folder:
         path = folder / (output.name if output is not None else "model.onnx")
-        data = _save(model, path, external=external_data)
+        data = save_model(model, path, external=external_data)
         faults = _check(path, float_model)
         if check is not None:
             check("writing the model")
-        sqnr, samples, notes = _compare(
-            path, float_model, feeds, num_threads=num_threads, base_dir=base_dir, engine=engine, trial=trial
-        )
+        if reference is None:
+            reference = create_session(float_model, num_threads=num_threads, base_dir=base_dir)
+        sqnr, samples, notes = _compare(path, reference, feeds, num_threads=num_threads, engine=engine, trial=trial)
         notes = faults + notes
         if check is not None:
             check("verifying the model")
@@ -277,8 +279,20 @@ def _put_in_place(path: Path, data: Path | None, output: Path) -> None:
         raise
 
 
-def _save(model: ir.Model, path: Path, *, external: bool) -> Path | None:
-    """Save; returns the external data file if there is one."""
+def save_model(model: ir.Model, path: Path, *, external: bool) -> Path | None:
+    """Save a model whose weights are lazy; one that is too large for a single file gets a second one.
+
+    Args:
+        model: Any.
+        path: Where to.
+        external: Keep all large weights in a file of their own, however large the model is.
+
+    Returns:
+        The external data file, if there is one.
+
+    Raises:
+        ConfigError: If the files cannot be written.
+    """
     import onnx_ir as ir
 
     weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
@@ -318,15 +332,13 @@ def _fault(model: str | Path | onnx.ModelProto) -> str | None:
 
 def _compare(
     path: Path,
-    float_model: str | Path | onnx.ModelProto,
+    reference: Session,
     feeds: Iterable[tuple[int, Feeds]],
     *,
     num_threads: int | None,
-    base_dir: str | Path | None,
     engine: str,
     trial: bool,
 ) -> tuple[dict[str, float], int, tuple[str, ...]]:
-    reference = create_session(float_model, num_threads=num_threads, base_dir=base_dir)
     with _blamed_on_the_result():
         plain = create_session(path, engine=engine, optimize=False, num_threads=num_threads)
         fast = plain if engine != "ort" else create_session(path, optimize=True, num_threads=num_threads)

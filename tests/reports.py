@@ -15,6 +15,7 @@ from qtool.evaluate.attribution.report import (
     Sensitivity,
     UnitSensitivity,
 )
+from qtool.evaluate.candidates import Comparison, compare_reports
 from qtool.evaluate.checks.result import CheckResult, Finding
 from qtool.evaluate.details import Details, ModelFile, StoredTensor, TypeShare
 from qtool.evaluate.report import GateResult, Latency, OutputReport, Report, Sizes, Source, Statistic
@@ -95,4 +96,25 @@ def full(name: str = "layer", **changes: Any) -> Report:
         sensitivity=Sensitivity((UnitSensitivity(name, "Conv", 30.25, 5.75),), 16, 24.5),
         details=Details(model_file(), model_file(config), tensors, 7, 1234, True, "0.1.0"),
         **changes,
+    )
+
+
+def compared(name: str = "a.onnx") -> Comparison:
+    """Four candidates: two that are Pareto-best, one that is not, and one that fails."""
+
+    def one(path: str, sqnr: float | None, size: int, ms: float, failures: tuple[str, ...] = ()) -> Report:
+        outputs = (OutputReport(name, "float32", ("N", 3), 30, {"sqnr": sqnr, "max_abs": 0.5}),)
+        return small(
+            quantized_model=path, metrics=("sqnr", "max_abs"), outputs=outputs, sizes=Sizes(4000, size),
+            latency=Latency(2.0, ms, 3, 3, 1, None), failures=failures, notes=(f"note about {name}",),
+            sources=(Source("eval.npz", "ab" * 32),),
+        )  # fmt: skip
+
+    return compare_reports(
+        [
+            one(name, 35.5, 1200, 1.5),
+            one("b.onnx", 28.0, 1000, 1.0),
+            one("c.onnx", 27.0, 1300, 1.2),
+            one("d.onnx", math.nan, 500, 0.5, (f"Output '{name}' holds NaN.",)),
+        ]
     )

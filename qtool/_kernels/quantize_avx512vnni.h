@@ -17,8 +17,13 @@
  * near = 1/2 - F 2^-21 (rounded: an error of 2^-26) catches it. Scales out of that range, zero, Inf, NaN: near is -1,
  * which divides always.
  *
- * The reciprocals of 16 blocks are one division, and blocks of 32 go in pairs. Elements beyond a multiple of 64 go 16 at a time under a mask by the
- * same steps. x is prefetched 2 KB ahead: it is read once, and the hardware stops at the end of each page.
+ * The reciprocals of 16 blocks are one division, and blocks of 32 go in pairs. Elements beyond a multiple of 64 go 16 at
+ * a time under a mask by the same steps.
+ *
+ * What takes the time is waiting for memory. A long run is read at four places at once, each its own stream of the
+ * hardware's prefetcher (16M elements: 4.8 ms at one place, 3.5 ms at four); x is asked for 2 KB ahead, because the
+ * hardware stops at the end of each page, and so are the lines of y that will be overwritten (1M: 0.23 ms without,
+ * 0.21 ms with, which is the time of a loop that only reads x and writes y).
  */
 #ifndef QT_QUANTIZE_AVX512VNNI_H
 #define QT_QUANTIZE_AVX512VNNI_H
@@ -42,51 +47,113 @@ QT_TARGET static void qt_halves_to_floats__avx512vnni(const uint16_t *x, ptrdiff
 #undef QT_OWN_LOAD
 
 #define QT_PREFETCH_FLOATS 512
+#define QT_PREFETCH_CODES 1024 /* y: a store would otherwise wait for the line that it overwrites */
 
-/* One scale, or one block. */
-QT_TARGET QT_INLINE void qt_codes8_block__avx512vnni(const float *x, float scale, float reciprocal, int32_t zero,
-                                                     qt_integer type, ptrdiff_t n, uint8_t *y) {
+enum {
+    QT_STREAMS = 4,
+    QT_STREAMED_BLOCK = 256, /* elements of a block from which four blocks are read at once, */
+    QT_STREAMED_RUN = 8192,  /* and of one scale from which it is read in quarters */
+};
+
+/* What the elements of one scale have in common. */
+typedef struct {
+    __m512 s, r, lo, hi, near;
+    __m512i z16;
+} qt_scale__avx512vnni;
+
+QT_TARGET QT_INLINE qt_scale__avx512vnni qt_scale_of__avx512vnni(float scale, float reciprocal, int32_t zero,
+                                                                 qt_integer type) {
     const float below = (float)(type.qmin - zero), above = (float)(type.qmax - zero);
     const float size = fabsf(scale), largest = -below > above ? -below : above;
     const float threshold = size >= 0x1p-100f && size <= 0x1p100f ? 0.5f - largest * 0x1p-21f : -1.0f;
-    const __m512 lo = _mm512_set1_ps(below), hi = _mm512_set1_ps(above), s = _mm512_set1_ps(scale);
-    const __m512 r = _mm512_set1_ps(reciprocal), near = _mm512_set1_ps(threshold);
-    const __m512i z16 = _mm512_set1_epi16((short)zero), mask16 = _mm512_set1_epi16((short)type.mask);
+    const qt_scale__avx512vnni c = {
+        _mm512_set1_ps(scale), _mm512_set1_ps(reciprocal), _mm512_set1_ps(below),
+        _mm512_set1_ps(above), _mm512_set1_ps(threshold),  _mm512_set1_epi16((short)zero),
+    };
+    return c;
+}
+
+/* 64 elements. */
+QT_TARGET QT_INLINE void qt_turn__avx512vnni(const float *x, const qt_scale__avx512vnni *c, __m512i mask16,
+                                             uint8_t *y) {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    ptrdiff_t i = 0;
-    for (; i + 64 <= n; i += 64) {
-        for (int line = 0; line < 64; line += 16)
-            _mm_prefetch((const char *)(x + i + line + QT_PREFETCH_FLOATS), _MM_HINT_T0);
-        const __m512 x0 = _mm512_loadu_ps(x + i), x1 = _mm512_loadu_ps(x + i + 16);
-        const __m512 x2 = _mm512_loadu_ps(x + i + 32), x3 = _mm512_loadu_ps(x + i + 48);
-        __m512 c0 = _mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(x0, r), lo), hi);
-        __m512 c1 = _mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(x1, r), lo), hi);
-        __m512 c2 = _mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(x2, r), lo), hi);
-        __m512 c3 = _mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(x3, r), lo), hi);
-        const __m512 d01 = _mm512_range_ps(_mm512_reduce_ps(c0, 0), _mm512_reduce_ps(c1, 0), 11); /* larger |d| */
-        const __m512 d23 = _mm512_range_ps(_mm512_reduce_ps(c2, 0), _mm512_reduce_ps(c3, 0), 11);
-        if (_mm512_cmp_ps_mask(_mm512_max_ps(d01, d23), near, _CMP_GE_OQ)) {
-            c0 = _mm512_min_ps(_mm512_max_ps(_mm512_div_ps(x0, s), lo), hi);
-            c1 = _mm512_min_ps(_mm512_max_ps(_mm512_div_ps(x1, s), lo), hi);
-            c2 = _mm512_min_ps(_mm512_max_ps(_mm512_div_ps(x2, s), lo), hi);
-            c3 = _mm512_min_ps(_mm512_max_ps(_mm512_div_ps(x3, s), lo), hi);
-        }
-        __m512i p = _mm512_packs_epi32(_mm512_cvtps_epi32(c0), _mm512_cvtps_epi32(c1));
-        __m512i q = _mm512_packs_epi32(_mm512_cvtps_epi32(c2), _mm512_cvtps_epi32(c3));
-        p = _mm512_and_si512(_mm512_add_epi16(p, z16), mask16);
-        q = _mm512_and_si512(_mm512_add_epi16(q, z16), mask16);
-        _mm512_storeu_si512(y + i, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(p, q)));
+    for (int line = 0; line < 64; line += 16)
+        _mm_prefetch((const char *)(x + line + QT_PREFETCH_FLOATS), _MM_HINT_T0);
+    _mm_prefetch((const char *)(y + QT_PREFETCH_CODES), _MM_HINT_T0);
+    const __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
+    const __m512 x2 = _mm512_loadu_ps(x + 32), x3 = _mm512_loadu_ps(x + 48);
+    __m512 c0 = _mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(x0, c->r), c->lo), c->hi);
+    __m512 c1 = _mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(x1, c->r), c->lo), c->hi);
+    __m512 c2 = _mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(x2, c->r), c->lo), c->hi);
+    __m512 c3 = _mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(x3, c->r), c->lo), c->hi);
+    const __m512 d01 = _mm512_range_ps(_mm512_reduce_ps(c0, 0), _mm512_reduce_ps(c1, 0), 11); /* larger |d| */
+    const __m512 d23 = _mm512_range_ps(_mm512_reduce_ps(c2, 0), _mm512_reduce_ps(c3, 0), 11);
+    if (_mm512_cmp_ps_mask(_mm512_max_ps(d01, d23), c->near, _CMP_GE_OQ)) {
+        c0 = _mm512_min_ps(_mm512_max_ps(_mm512_div_ps(x0, c->s), c->lo), c->hi);
+        c1 = _mm512_min_ps(_mm512_max_ps(_mm512_div_ps(x1, c->s), c->lo), c->hi);
+        c2 = _mm512_min_ps(_mm512_max_ps(_mm512_div_ps(x2, c->s), c->lo), c->hi);
+        c3 = _mm512_min_ps(_mm512_max_ps(_mm512_div_ps(x3, c->s), c->lo), c->hi);
     }
+    __m512i p = _mm512_packs_epi32(_mm512_cvtps_epi32(c0), _mm512_cvtps_epi32(c1));
+    __m512i q = _mm512_packs_epi32(_mm512_cvtps_epi32(c2), _mm512_cvtps_epi32(c3));
+    p = _mm512_and_si512(_mm512_add_epi16(p, c->z16), mask16);
+    q = _mm512_and_si512(_mm512_add_epi16(q, c->z16), mask16);
+    _mm512_storeu_si512(y, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(p, q)));
+}
+
+/* One scale, or one block. */
+QT_TARGET static void qt_codes8_block__avx512vnni(const float *x, float scale, float reciprocal, int32_t zero,
+                                                  qt_integer type, ptrdiff_t n, uint8_t *y) {
+    const qt_scale__avx512vnni c = qt_scale_of__avx512vnni(scale, reciprocal, zero, type);
+    const __m512i mask16 = _mm512_set1_epi16((short)type.mask);
+    ptrdiff_t i = 0;
+    for (; i + 64 <= n; i += 64) qt_turn__avx512vnni(x + i, &c, mask16, y + i);
     for (; i < n; i += 16) {
         const __mmask16 k = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xFFFF;
         const __m512 v = _mm512_maskz_loadu_ps(k, x + i);
         _mm_prefetch((const char *)(x + i + QT_PREFETCH_FLOATS), _MM_HINT_T0);
-        __m512 c = _mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(v, r), lo), hi);
-        if (_mm512_cmp_ps_mask(_mm512_abs_ps(_mm512_reduce_ps(c, 0)), near, _CMP_GE_OQ))
-            c = _mm512_min_ps(_mm512_max_ps(_mm512_div_ps(v, s), lo), hi);
-        const __m512i codes = _mm512_add_epi32(_mm512_cvtps_epi32(c), _mm512_set1_epi32(zero));
+        __m512 q = _mm512_min_ps(_mm512_max_ps(_mm512_mul_ps(v, c.r), c.lo), c.hi);
+        if (_mm512_cmp_ps_mask(_mm512_abs_ps(_mm512_reduce_ps(q, 0)), c.near, _CMP_GE_OQ))
+            q = _mm512_min_ps(_mm512_max_ps(_mm512_div_ps(v, c.s), c.lo), c.hi);
+        const __m512i codes = _mm512_add_epi32(_mm512_cvtps_epi32(q), _mm512_set1_epi32(zero));
         _mm_mask_storeu_epi8(y + i, k, _mm512_cvtepi32_epi8(_mm512_and_si512(codes, _mm512_set1_epi32(type.mask))));
     }
+}
+
+/* The first elements of one scale, in quarters; returns how many it did, all but less than 260. */
+QT_TARGET static ptrdiff_t qt_codes8_quarters__avx512vnni(const float *x, float scale, float reciprocal, int32_t zero,
+                                                          qt_integer type, ptrdiff_t n, uint8_t *y) {
+    const ptrdiff_t head = (ptrdiff_t)(((uintptr_t)0 - (uintptr_t)x) / 4 % 16);
+    const ptrdiff_t step = (n - head) / (64 * QT_STREAMS) * 64;
+    const qt_scale__avx512vnni c = qt_scale_of__avx512vnni(scale, reciprocal, zero, type);
+    const __m512i mask16 = _mm512_set1_epi16((short)type.mask);
+    qt_codes8_block__avx512vnni(x, scale, reciprocal, zero, type, head, y);
+    for (ptrdiff_t i = head; i < head + step; i += 64)
+        for (int j = 0; j < QT_STREAMS; ++j)
+            qt_turn__avx512vnni(x + i + j * step, &c, mask16, y + i + j * step);
+    return head + QT_STREAMS * step;
+}
+
+/* The first blocks of a run, one of each quarter at a time; returns how many blocks it did, all but three at most. */
+QT_TARGET static ptrdiff_t qt_codes8_rows__avx512vnni(const float *x, const float *s, const int32_t *z,
+                                                      ptrdiff_t block, qt_integer type, ptrdiff_t n, uint8_t *y) {
+    const ptrdiff_t rows = n / block / QT_STREAMS, step = rows * block, whole = block / 64 * 64;
+    const __m512i mask16 = _mm512_set1_epi16((short)type.mask);
+    qt_scale__avx512vnni c[QT_STREAMS];
+    for (ptrdiff_t row = 0; row < rows; ++row, x += block, y += block) {
+        for (int j = 0; j < QT_STREAMS; ++j) {
+            const ptrdiff_t at = row + j * rows;
+            c[j] = qt_scale_of__avx512vnni(s[at], 1.0f / s[at], z[at], type);
+        }
+        for (ptrdiff_t i = 0; i < whole; i += 64)
+            for (int j = 0; j < QT_STREAMS; ++j)
+                qt_turn__avx512vnni(x + i + j * step, c + j, mask16, y + i + j * step);
+        for (int j = 0; j < QT_STREAMS && whole < block; ++j) {
+            const ptrdiff_t at = row + j * rows, i = whole + j * step;
+            qt_codes8_block__avx512vnni(x + i, s[at], 1.0f / s[at], z[at], type, block - whole, y + i);
+        }
+    }
+    return QT_STREAMS * rows;
 }
 
 /* What the elements of 16 blocks of 32 have in common. */
@@ -180,6 +247,13 @@ QT_TARGET static void qt_codes8__avx512vnni(const float *x, const float *s, cons
     if (block == 1) {
         qt_codes8_each__avx512vnni(x, s, z, type, n, y);
         return;
+    }
+    if (block >= n && n >= QT_STREAMED_RUN) {
+        const ptrdiff_t done = qt_codes8_quarters__avx512vnni(x, s[0], 1.0f / s[0], z[0], type, n, y);
+        x += done, y += done, n -= done;
+    } else if (block < n && block >= QT_STREAMED_BLOCK) {
+        const ptrdiff_t done = qt_codes8_rows__avx512vnni(x, s, z, block, type, n, y);
+        x += done * block, y += done * block, n -= done * block, s += done, z += done;
     }
     if (block == 32 && n >= 64) {
         const ptrdiff_t done = qt_codes8_of32__avx512vnni(x, s, z, type, n, y);

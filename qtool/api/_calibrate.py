@@ -99,7 +99,7 @@ def calibrate(
         )
     needs_histogram = output is not None if method is None else parse_method(method)[0].needs_histogram
     with clock("prepare"):
-        loaded = load_model(model)
+        loaded = load_model(model, keep_in_file=True)
         destination = None if output is None else Path(output)
         if checkpoint is not None and destination is None:
             raise ConfigError("Checkpoints are kept beside the output, and there is none; expected an output.")
@@ -138,6 +138,7 @@ def calibrate(
                 prepared.model,
                 wanted,
                 opened.slice(before) if before else opened,
+                lend=True,  # the prepared model is a copy
                 histograms=needs_histogram,
                 num_threads=num_threads,
                 batch_size=batch,

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from qtool.api.auto import Judged, judge_auto, may_be_judged, surveyed
 from qtool.api.data import (
     VERIFY_SAMPLES,
     VERIFY_SECONDS,
     files_of,
     first_batches,
-    hashes_of,
     observe,
     open_any,
     refuse_choice,
@@ -21,7 +21,7 @@ from qtool.api.limits import budget, check_limit
 from qtool.api.models import inputs_of, tensors_of
 from qtool.api.pipeline import Job, Run
 from qtool.api.results import QuantizeResult
-from qtool.api.saturation import first_kept, without_saturation
+from qtool.api.saturation import without_saturation
 from qtool.api.settings import ModelLike, prepared_for, refuse_obstacle, selection_for
 from qtool.config import QuantConfig
 
@@ -53,6 +53,7 @@ def quantize_static(
     from qtool.plan import (
         build_plan,
         check_finite,
+        leaves_to_auto,
         need_histograms,
         refuse_unmatched,
         wanted_of,
@@ -124,26 +125,57 @@ def quantize_static(
         with clock("plan"):
             plan = build_plan(prepared.model, settings, selection, statistics)
         job.require_some(plan, settings)
+        hashes: Sequence[str] | None = None
+        if saved is not None:
+            sample_count, hashes, kept = saved.samples, saved.sources, batches
+        else:
+            assert opened is not None, "Bug: neither samples nor statistics"
+            sample_count, kept = opened.count, ()
+            if random_calib is None:
+                wanted = settings.facts.saturating_pairs or (leaves_to_auto(settings) and may_be_judged(opened))
+                with clock("prepare"):
+                    hashes, kept = surveyed(opened, keep=wanted)
+            elif settings.facts.saturating_pairs:
+                kept = surveyed(opened, keep=True)[1]
+        judged = Judged(plan)
+        if leaves_to_auto(settings) and statistics is not None:
+            with clock("judge"):
+                judged = judge_auto(
+                    model,
+                    loaded,
+                    prepared,
+                    settings,
+                    statistics,
+                    plan,
+                    None if random_calib is not None else kept,
+                    samples=sample_count,
+                    verified=VERIFY_SAMPLES,
+                    num_threads=run.num_threads,
+                )
+            check_limit("judging the whole model")
+        plan, quantized = judged.plan, judged.model
         if settings.facts.saturating_pairs:
             with clock("check"):
-                kept = batches if opened is None else first_kept(opened)
-                plan = without_saturation(prepared.model, plan, kept, num_threads=run.num_threads)
-        with clock("emit"):
-            quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
+                plan, quantized = without_saturation(prepared.model, plan, kept, num_threads=run.num_threads), None
+        if quantized is None:
+            with clock("emit"):
+                quantized = emit(prepared.model, plan, format=settings.format, dedicated_qdq=settings.dedicated_qdq)
         check_limit("planning and rewriting the model")
-        hashes: Sequence[str] | None
-        if opened is None:
-            assert saved is not None, "Bug: neither samples nor statistics"
-            sample_count, hashes = saved.samples, saved.sources
-        else:
-            sample_count, hashes = opened.count, None if random_calib is not None else hashes_of(opened)
+
+        def feeds(*_: object) -> Iterable[Batch]:
+            if judged.reference is not None:
+                return judged.batches
+            return _first(kept) if opened is None else first_batches(opened, VERIFY_SAMPLES, VERIFY_SECONDS)
+
         job.publish(
             quantized,
             prepared,
-            lambda *_: first_batches(opened, VERIFY_SAMPLES, VERIFY_SECONDS) if opened is not None else _first(batches),
+            feeds,
             settings,
-            provenance=_provenance(sample_count, hashes),
+            provenance=_provenance(sample_count, hashes) | judged.provenance,
+            reference=judged.reference,
         )
+        job.auto = judged.check
         job.judge("calibration", "Try --method mse, or leave nodes float with --exclude")
     else:
         if statistics is not None:

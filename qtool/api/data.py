@@ -77,19 +77,24 @@ def open_any(
     return open_samples(calib, inputs, limit=limit, shuffle_seed=shuffle_seed)
 
 
-def hashes_of(samples: Samples) -> list[str]:
-    """SHA-256 of each source of the samples, as a statistics file of them records it."""
-    from qtool.calibrate.kept import survey
-    from qtool.calibrate.saved import source_hashes
+def observe(
+    model: ir.Model, tensors: Sequence[Wanted], samples: Samples, *, lend: bool = False, **options: Any
+) -> Statistics:
+    """Statistics of the wanted tensors; infinities are counted here and judged by the plan.
 
-    return list(source_hashes(survey(samples, keep=False)[0]))
-
-
-def observe(model: ir.Model, tensors: Sequence[Wanted], samples: Samples, **options: Any) -> Statistics:
-    """Statistics of the wanted tensors; infinities are counted here and judged by the plan."""
+    Args:
+        model: The prepared model.
+        tensors: What is wanted.
+        samples: What to run it on.
+        lend: The model is the caller's own, and its weights may leave the memory: from then on they are read from the
+            file that is written for the runtime anyway.
+        **options: Of :func:`qtool.calibrate.collect.collect`.
+    """
     from qtool.calibrate.collect import collect
     from qtool.calibrate.statistics import Statistics
     from qtool.prepare.expose_branches import expose_branches
+    from qtool.prepare.file_weights import move_to_file, supported
+    from qtool.runtime.lean import release
 
     if not tensors:  # weights only: nothing to run
         return Statistics({}, 0)
@@ -97,6 +102,10 @@ def observe(model: ir.Model, tensors: Sequence[Wanted], samples: Samples, **opti
     if exposed is not model:
         options["batch_size"] = 1  # which branch is taken may depend on the values that share a batch
     with runnable_proto(exposed) as proto:
+        if lend and isinstance(proto, Path) and supported():
+            for one in (exposed, model):
+                move_to_file(one, proto)
+            release(cycles=False)
         return collect(proto, tensors, samples, allow_inf=[one.name for one in tensors], **options)
 
 

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from qtool.api.forecast import PlanTable
+    from qtool.evaluate.whole_model import AutoCheck
     from qtool.plan import Plan, Selection
     from qtool.plan.fusion import Fusion
     from qtool.prepare.prepare import Prepared
+    from qtool.runtime import Session
 
 # (number of samples, inputs) to verify on, for a float model and the folder of its external data
 FeedsFor: TypeAlias = "Callable[[str | Path | onnx.ModelProto, Path | None], Iterable[tuple[int, Mapping[str, Any]]]]"
@@ -65,6 +67,7 @@ class Job:
         clock: Wall time of the stages.
         notes: What a user should know so far.
         table: The plan as a table, of a dry run.
+        auto: Which ranges ``auto`` came to.
 
     Raises:
         ConfigError: For a destination that cannot be used.
@@ -82,6 +85,7 @@ class Job:
         self._proto: onnx.ModelProto | None = None
         self._engine = "ort"
         self.table: PlanTable | None = None
+        self.auto: AutoCheck | None = None
         path = Path(model) if isinstance(model, (str, os.PathLike)) else None
         with self.clock("prepare"):
             self.loaded = load_model(model)
@@ -129,6 +133,7 @@ class Job:
         provenance: Mapping[str, Any] | None = None,
         engine: str = "ort",
         trial: bool = False,
+        reference: Session | None = None,
     ) -> int:
         """Verify the quantized model beside the float one and put it in place; see :func:`qtool.publish.publish`.
 
@@ -140,6 +145,7 @@ class Job:
             provenance: What else is recorded.
             engine: What runs the quantized model.
             trial: The feeds are made up, and say nothing about quality.
+            reference: The float model, as far as its outputs are known; None loads it.
 
         Returns:
             The number of samples that it was run on.
@@ -165,6 +171,7 @@ class Job:
                     base_dir=base_dir,
                     engine=engine,
                     trial=trial,
+                    reference=reference,
                     check=check_limit,
                 )
             finally:
@@ -216,4 +223,5 @@ class Job:
             message=f"{done}{where}",
             fusion=fusion,
             table=self.table,
+            auto=self.auto,
         )

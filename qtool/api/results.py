@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import onnx
 
     from qtool.api.forecast import PlanTable
+    from qtool.evaluate.whole_model import AutoCheck
     from qtool.plan import Plan, Skip
     from qtool.plan.fusion import Fusion
     from qtool.runtime import TensorInfo
@@ -48,6 +49,8 @@ class QuantizeResult:
         fusion: Which of the quantized nodes onnxruntime will run on codes, as predicted from the plan; None in the
             modes that calibrate nothing.
         table: Of a dry run: a row for each node, and the size that is to be expected.
+        auto: Which ranges the tensors got that were left to method ``auto``, and what that was judged on; None where
+            there are none, and for a dry run.
     """
 
     model_path: Path | None
@@ -72,6 +75,7 @@ class QuantizeResult:
     message: str = ""
     fusion: Fusion | None = None
     table: PlanTable | None = None
+    auto: AutoCheck | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Strict-JSON-ready: infinities and NaN are strings."""
@@ -94,6 +98,7 @@ class QuantizeResult:
             "actions": list(self.actions),
             "notes": list(self.notes),
             "fusion": self.fusion.to_dict() if self.fusion is not None else None,
+            "auto": self.auto.to_dict() if self.auto is not None else None,
             "plan": self.plan.to_dict(),
         } | ({"table": self.table.to_dict()} if self.table is not None else {})
 

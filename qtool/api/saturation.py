@@ -10,16 +10,8 @@ from qtool.api.data import runnable_proto
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from qtool.calibrate.samples import Samples
     from qtool.calibrate.saved import Batch
     from qtool.plan import Plan
-
-
-def first_kept(samples: Samples) -> Sequence[Batch]:
-    """The batches of some samples that a statistics file of them would keep."""
-    from qtool.calibrate.kept import survey
-
-    return tuple((batch.samples, batch.feeds) for batch in survey(samples)[1].batches)
 
 
 def without_saturation(model: ir.Model, plan: Plan, batches: Sequence[Batch], *, num_threads: int | None) -> Plan:

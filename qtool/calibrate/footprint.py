@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from qtool.calibrate.segments import SourceGraph, nodes_in_use
+from qtool.calibrate.segments import ITEM_BYTES, SourceGraph, nodes_in_use
 
 
 def live_bytes(source: SourceGraph, tensors: list[str], feeds: Mapping[str, npt.NDArray[Any]]) -> int | None:
@@ -63,13 +63,9 @@ def _sizes(source: SourceGraph, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[s
     for value in [*graph.value_info, *graph.output]:
         tensor = value.type.tensor_type
         dims = [dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim]
-        if tensor.elem_type in _ITEM_BYTES and tensor.HasField("shape") and min(dims, default=0) >= 0:
-            size = _ITEM_BYTES[tensor.elem_type]
+        if tensor.elem_type in ITEM_BYTES and tensor.HasField("shape") and min(dims, default=0) >= 0:
+            size = ITEM_BYTES[tensor.elem_type]
             for dim in dims:
                 size *= dim
             sizes[value.name] = size
     return sizes
-
-
-# by the number of the element type in TensorProto
-_ITEM_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 14: 8, 15: 16, 16: 2}

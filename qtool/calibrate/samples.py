@@ -38,7 +38,8 @@ class Samples:
 
     Attributes:
         count: Samples of one pass.
-        names: Names of the model's inputs.
+        inputs: What the model wants.
+        names: Names of those.
         sources: Where the samples come from, with SHA-256.
         notes: What was ignored, cast or left out, a sentence each.
     """
@@ -53,6 +54,7 @@ class Samples:
         shuffle_seed: int | None = None,
     ) -> None:
         self._sources = tuple(sources)
+        self.inputs = tuple(inputs)
         self.names = tuple(info.name for info in inputs)
         self._batch = next((source.batch for source in sources if source.batch is not None), None)
         selection = Selection.of([source.runs for source in sources])
@@ -103,6 +105,16 @@ class Samples:
         sliced = copy(self)
         sliced._select(selection)
         return sliced
+
+    def pick(self, numbers: Sequence[int]) -> Samples:
+        """Some of the samples of a pass; none are read.
+
+        Args:
+            numbers: Positions, ascending; those of whole batches where the model or the data fixes batches.
+        """
+        picked = copy(self)
+        picked._select(self._selection.at(numbers))
+        return picked
 
     def by_source(self) -> Iterator[tuple[Source, list[Range], Samples]]:
         """The samples apart by source, each in the order of the data whatever the order of a pass.

@@ -8,6 +8,7 @@ tensors that later ones read. Nothing is computed twice. Cuts depend on the mode
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
@@ -19,6 +20,7 @@ import numpy.typing as npt
 
 from qtool.errors import ConfigError, ModelError
 from qtool.runtime import Session, create_session
+from qtool.runtime.lean import release
 
 if TYPE_CHECKING:
     import onnx
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 Array: TypeAlias = npt.NDArray[Any]
 
 TENSORS_PER_SEGMENT = 6
+BYTES_PER_SEGMENT = 8 << 20  # of a sample's wanted tensors: what comes first is still near when it is counted
+_RELEASE_BYTES = 8 << 20
+# by the number of the element type in TensorProto
+ITEM_BYTES = {1: 4, 2: 1, 3: 1, 4: 2, 5: 2, 6: 4, 7: 8, 9: 1, 10: 2, 11: 8, 12: 4, 13: 8, 14: 8, 15: 16, 16: 2}
 _OBSERVED = ("float32", "float16", "bfloat16")
 
 
@@ -107,6 +113,10 @@ class SegmentedModel:
         self.fed = [name for name in tensors if name in self._inputs]
         self.constants = [name for name in tensors if name in self._initializers]
         self.computed = [name for name in tensors if name in produced]
+        self._sizes = {t.name: _nbytes_of(t.data_type, t.dims) for t in graph.initializer}
+        for value in graph.value_info:  # as a batch of one sample has them; what is open counts nothing
+            tensor = value.type.tensor_type
+            self._sizes[value.name] = _nbytes_of(tensor.elem_type, [d.dim_value or 1 for d in tensor.shape.dim])
         self._strict = strict
         self._num_threads = num_threads
         if source.base_dir is None and self.computed:
@@ -158,19 +168,20 @@ class SegmentedModel:
     def _build(self, per_segment: int) -> list[_Segment]:
         nodes = nodes_in_use(self._source.proto, set(self.computed))
         wanted = set(self.computed)
-        cuts, found = [], 0
+        cuts, found, size = [], 0, 0
         for index, (node, _) in enumerate(nodes):
             found += sum(name in wanted for name in node.output)
-            if found >= per_segment:
+            size += sum(self._sizes.get(name, 0) for name in node.output if name in wanted)
+            if found >= per_segment or (found and size >= BYTES_PER_SEGMENT):
                 cuts.append(index + 1)
-                found = 0
+                found = size = 0
         if nodes and (not cuts or cuts[-1] < len(nodes)):
             cuts.append(len(nodes))
         last_use = {name: index for index, (_, used) in enumerate(nodes) for name in used}
         types: dict[str, tuple[np.dtype[Any], tuple[int | str | None, ...] | None]] = {}
         segments: list[_Segment] = []
         ends: list[int] = []
-        start = 0
+        start = weights = 0
         while start < len(nodes):
             stop = next(cut for cut in cuts if cut > start)
             segment = self._segment(nodes, start, stop, wanted, last_use, types)
@@ -179,6 +190,10 @@ class SegmentedModel:
                 segment = self._segment(nodes, start, stop, wanted, last_use, types)
             segments.append(segment)
             ends.append(stop)
+            weights += sum(self._sizes.get(name, 0) for _, used in nodes[start:stop] for name in used)
+            if weights >= _RELEASE_BYTES:
+                release(cycles=False)  # onnxruntime lays weights out anew, and what it has freed may be as large
+                weights = 0
             start = stop
         for position, (segment, stop) in enumerate(zip(segments, ends, strict=True)):
             held = {*segment.outputs, *segment.inputs}
@@ -312,6 +327,10 @@ def _require_embedded(proto: onnx.ModelProto) -> None:
                 f"The model keeps '{tensor.name}' in an external file, and its folder is not known.",
                 hint="Give the path of the model file instead of the loaded proto.",
             )
+
+
+def _nbytes_of(code: int, dims: Iterable[int]) -> int:
+    return ITEM_BYTES.get(code, 0) * math.prod(dims)
 
 
 def _nbytes(arrays: Iterable[Array]) -> int:

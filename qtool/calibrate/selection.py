@@ -158,6 +158,16 @@ class Selection:
         table[:, 2] -= np.maximum(ends[inside] - stop, 0)
         return Selection(table)
 
+    def at(self, numbers: Sequence[int]) -> Selection:
+        """The samples at some positions, which ascend; of an item that is fed as it is, all positions.
+
+        Raises:
+            ConfigError: See :meth:`between`.
+        """
+        runs = np.split(np.asarray(numbers, np.int64), np.flatnonzero(np.diff(numbers) != 1) + 1)
+        tables = [self.between(int(run[0]), int(run[-1]) + 1).table for run in runs if len(run)]
+        return Selection(np.concatenate(tables)) if tables else self.between(0, 0)
+
     def in_batches_of(self, batch: int) -> Selection:
         """What a model of a fixed batch size can be fed: neighbours of equal shape, up to the last whole batch."""
         if not len(self.table):

@@ -354,17 +354,19 @@ def examples(*commands: str) -> str:
 
 
 Layers = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--layers",
+        "--layers/--no-layers",
+        show_default="no-layers",
         help="Show which quantized operators the noise comes from, why, and what to type next.",
         rich_help_panel=LAYERS,
     ),
 ]
 Sensitivity = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--sensitivity",
+        "--sensitivity/--no-sensitivity",
+        show_default="no-sensitivity",
         help="Show what each quantized operator alone gains in float: one run of the model for each.",
         rich_help_panel=LAYERS,
     ),

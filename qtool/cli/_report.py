@@ -11,6 +11,7 @@ from qtool.cli._output import Output
 from qtool.cli._targets import check_targets
 
 if TYPE_CHECKING:
+    from qtool.evaluate.candidates import Comparison
     from qtool.evaluate.report import Report
 
 
@@ -68,6 +69,19 @@ def write_forms(out: Output, report: Report, targets: Mapping[str, str | None]) 
         if target is not None:
             text = StringIO()
             WRITERS[form](report, text)
+            out.text(text.getvalue(), target, FORMS[form])
+
+
+def write_comparison(out: Output, comparison: Comparison, targets: Mapping[str, str | None]) -> None:
+    """Write a comparison of candidates in every form that is wanted; see :func:`write_forms`."""
+    from qtool.evaluate.writers import COMPARISON_WRITERS
+
+    for form, target in targets.items():
+        if target is not None and form == "json":
+            out.json(comparison.to_dict(), target)
+        elif target is not None:
+            text = StringIO()
+            COMPARISON_WRITERS[form](comparison, text)
             out.text(text.getvalue(), target, FORMS[form])
 
 

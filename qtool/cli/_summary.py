@@ -39,7 +39,7 @@ def show_summary(out: Output, source: Path, result: QuantizeResult) -> None:
         out.say()
         _show_skips(out, result.skips)
     out.say()
-    for label, text in _facts(result):
+    for label, text in _facts(result, verbose=out.verbose):
         out.say(f"{label:<9} {text}")
     for note in result.notes:
         out.note(note)
@@ -126,7 +126,7 @@ def _show_skips(out: Output, skips: list[Skip]) -> None:
         out.say("        (-v lists all)")
 
 
-def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
+def _facts(result: QuantizeResult, *, verbose: bool) -> Iterable[tuple[str, str]]:
     if result.config.target != DEFAULT_TARGET:
         yield "Target", target_line(result.config.target)
     ratio = result.bytes_before / result.bytes_after if result.bytes_after else float("nan")
@@ -135,11 +135,23 @@ def _facts(result: QuantizeResult) -> Iterable[tuple[str, str]]:
     weights = result.plan.weights_db()
     if weights is not None:
         yield "Weights", f"{weights[0]:.1f} dB in all; least {weights[1]:.1f} dB: {weights[2]}"
+    yield from _ranges(result, verbose=verbose)
     count = result.verified_samples
     samples = f"one {result.verified_on} sample" if count == 1 else f"{count} {result.verified_on} samples"
     for output, db in result.sqnr_db.items():
         yield "SQNR", f"{db:.1f} dB at output {output}, on {samples}"
     yield from costs(result.seconds, result.peak_rss_bytes)
+
+
+def _ranges(result: QuantizeResult, *, verbose: bool) -> Iterable[tuple[str, str]]:
+    """Which ranges ``auto`` came to, and with ``verbose`` what each method gave."""
+    if result.auto is None:
+        return
+    yield "Ranges", result.auto.message()
+    for trial in result.auto.trials if verbose else ():
+        decibels = ", ".join(f"{value:.1f} dB at {output}" for output, value in trial.sqnr_db.items())
+        gain = f"; gain {trial.gain.db:+.2f} dB, error {trial.gain.error:.2f}" if trial.gain is not None else ""
+        yield "", f"  {trial.method} ({trial.samples}): {decibels or 'does not run'}{gain}"
 
 
 def target_line(name: str) -> str:

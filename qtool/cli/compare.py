@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 from qtool.cli import _options as opt
 from qtool.cli._output import STDOUT, Output
 from qtool.cli._progress import progress_bars
-from qtool.cli._targets import check_targets
+from qtool.cli._report import check_forms, write_comparison
 from qtool.errors import EXIT_FAILED
 
 EXAMPLES = opt.examples(
@@ -75,6 +74,8 @@ def compare(
     batch: opt.Batch = None,
     threads: opt.Threads = None,
     markdown_target: opt.MarkdownTarget = None,
+    junit_target: opt.JUnitTarget = None,
+    html_target: opt.HtmlTarget = None,
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,
@@ -90,8 +91,8 @@ def compare(
     from qtool.calibrate.readers import files_of
     from qtool.errors import ConfigError
 
-    targets = {"JSON file": json_target, "Markdown file": markdown_target}
-    check_targets(targets, reference, *candidates, *files_of(data))
+    forms = {"json": json_target, "markdown": markdown_target, "junit": junit_target, "html": html_target}
+    check_forms(forms, reference, *candidates, *files_of(data))
     at_once = opt.batch_size(batch)
     if not data:
         raise ConfigError("No data to compare on; expected at least one --data DATA.")
@@ -114,15 +115,10 @@ def compare(
             num_threads=threads,
             progress=progress,
         )
-    from qtool.evaluate.writers.comparison import comparison_table, write_markdown
+    from qtool.evaluate.writers.comparison import comparison_table
 
-    if json_target is not None:
-        out.json(comparison.to_dict(), json_target)
-    if markdown_target is not None:
-        text = StringIO()
-        write_markdown(comparison, text)
-        out.text(text.getvalue(), markdown_target, "Markdown file")
-    if STDOUT not in targets.values():
+    write_comparison(out, comparison, forms)
+    if STDOUT not in forms.values():
         table = comparison_table(comparison)
         out.data(table.title)
         out.table(table.columns, table.rows, right=table.columns[1:-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -125,8 +126,8 @@ def evaluate(
             rich_help_panel=opt.GATES,
         ),
     ] = None,
-    layers: opt.Layers = False,
-    sensitivity: opt.Sensitivity = False,
+    layers: opt.Layers = None,
+    sensitivity: opt.Sensitivity = None,
     layer_samples: opt.LayerSamples = None,
     checks: opt.Checks = None,
     batch: opt.Batch = None,
@@ -152,7 +153,7 @@ def evaluate(
 
     forms = {"json": json_target, "markdown": markdown_target, "junit": junit_target, "html": html_target}
     check_forms(forms, float_model, quant_model, config, *files_of(data))
-    at_once = opt.batch_size(batch)
+    at_once = batch if batch is None or batch == "auto" else opt.batch_size(batch)
     if not data:
         raise ConfigError("No data to compare on; expected at least one --data DATA.")
     # a gate that cannot be judged is a mistake to be told before an hour of work
@@ -166,7 +167,17 @@ def evaluate(
         latency=latency,
         ctc_blank=ctc_blank,
         word_separator=word_separator,
+        samples=samples,
+        shuffle=shuffle,
+        batch=at_once,
+        threads=threads,
+        checks=tuple(checks or ()),
+        layers=layers,
+        sensitivity=sensitivity,
+        layer_samples=layer_samples,
     )
+    if (layers is False or sensitivity is False) and not (chosen.layers or chosen.sensitivity) and not layer_samples:
+        chosen = replace(chosen, layer_samples=None)  # of a file whose layers are switched off here
     timed, engine_name = chosen.latency is not False, chosen.engine or "ort"
     gating.require_latency(gates, engine_name, latency=timed)
     needed = gating.required_metrics(gates, labels=chosen.labels is not None)
@@ -184,14 +195,14 @@ def evaluate(
             word_separator=chosen.word_separator,
             latency=timed,
             details=html_target is not None,
-            samples=samples,
-            shuffle=shuffle,
-            batch=at_once,
-            num_threads=threads,
-            layers=layers,
-            layer_samples=layer_samples,
-            sensitivity=sensitivity,
-            checks=checks or "quick",
+            samples=chosen.samples,
+            shuffle=chosen.shuffle,
+            batch=chosen.batch_size,
+            num_threads=chosen.threads,
+            layers=chosen.layers is True,
+            layer_samples=chosen.layer_samples,
+            sensitivity=chosen.sensitivity is True,
+            checks=chosen.checks or "quick",
             progress=progress,
         )
     report = gating.judged(report, gates)

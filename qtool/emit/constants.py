@@ -39,12 +39,32 @@ class QuantizedConstant:
     axis: int | None
 
 
-class Constants:
-    """Initializers that qtool adds to one graph."""
+class Codes:
+    """Codes of weights that are computed once for several models of one source."""
 
-    def __init__(self, graph: ir.Graph, names: NameAllocator) -> None:
+    def __init__(self) -> None:
+        self._made: dict[Hashable, npt.NDArray[Any]] = {}
+
+    def once(self, key: Hashable, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """What ``make`` gives for a key, made when it is first asked for."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+
+class Constants:
+    """Initializers that qtool adds to one graph.
+
+    Args:
+        graph: The graph.
+        names: Names that are free in the model.
+        codes: Keeps the codes of weights for other models of the same source; None computes them on each saving.
+    """
+
+    def __init__(self, graph: ir.Graph, names: NameAllocator, codes: Codes | None = None) -> None:
         self._graph = graph
         self._names = names
+        self._codes = codes
         self._made: dict[Hashable, ir.Value] = {}
         # the source of an id in a key must live as long as the key
         self._kept: list[Any] = []
@@ -81,10 +101,11 @@ class Constants:
                 block_size=block,
             )
 
+        key, codes = ("weight", id(tensor), params), self._codes
         value = self.add(
-            ("weight", id(tensor), params),
+            key,
             f"{source.name}_quantized",
-            make,
+            make if codes is None else lambda: codes.once(key, make),
             ir.DataType(params.dtype.onnx),
             shape=tuple(dims_of(tensor)),
         )

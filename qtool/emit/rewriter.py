@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common_passes
 
-from qtool.emit.constants import Constants, QuantizedConstant
+from qtool.emit.constants import Codes, Constants, QuantizedConstant
 from qtool.emit.sink import sink_dequantizers
 from qtool.errors import ModelError
 from qtool.plan import Decision, Form, Plan
@@ -34,6 +34,7 @@ class Rewriter(ABC):
         plan: A plan with parameters.
         dedicated_pairs: Give each reader its own QuantizeLinear and DequantizeLinear.
         inside: The rewriter of the top graph, and the branch of it that this one is for.
+        codes: Codes of weights that other models of the same source share.
     """
 
     format: ClassVar[str]
@@ -45,12 +46,14 @@ class Rewriter(ABC):
         *,
         dedicated_pairs: bool = False,
         inside: tuple[Rewriter, ir.Graph] | None = None,
+        codes: Codes | None = None,
     ) -> None:
         self.model = model
         self.graph = model.graph if inside is None else inside[1]
         self.plan = plan
         self.dedicated_pairs = dedicated_pairs
         self.names: NameAllocator = NameAllocator(model) if inside is None else inside[0].names
+        self._shared_codes: Codes | None = codes if inside is None else inside[0]._shared_codes
         self._constants: dict[int, Constants] = {} if inside is None else inside[0]._constants
         self.constants = self._constants_in(self.graph)
         self.opset = model.graph.opset_imports[""]
@@ -333,7 +336,7 @@ class Rewriter(ABC):
 
     def _constants_in(self, graph: ir.Graph) -> Constants:
         if id(graph) not in self._constants:
-            self._constants[id(graph)] = Constants(graph, self.names)
+            self._constants[id(graph)] = Constants(graph, self.names, self._shared_codes)
         return self._constants[id(graph)]
 
     def new_value(self, base: str, dtype: ir.DataType, shape: ir.Shape | None) -> ir.Value:

@@ -1,8 +1,8 @@
 """Several quantized forms of one model side by side, and which of them nobody has a reason to pass over.
 
 A candidate is Pareto-best if no other one is at least as good in accuracy, size and latency, and better in one of them.
-Latency is measured: a difference within ``LATENCY_NOISE`` counts as none, else two copies of one file would beat each
-other by chance.
+A difference within ``LATENCY_NOISE`` or ``SIZE_NOISE`` counts as none, else two copies of one file would beat each
+other by chance, and two calibrations of one model by the length of a number in the file's metadata.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ SCHEMA_VERSION = 1
 """Of the JSON form; raised as that of a report is."""
 LATENCY_NOISE = 0.05
 """Share of a latency within which another one is the same."""
+SIZE_NOISE = 0.001
+"""Share of a size within which another one is the same."""
 DEFAULT_ACCURACY = "sqnr"
 
 
@@ -135,8 +137,9 @@ def dominates(one: Report, other: Report, metric: str) -> bool:
     """Whether one usable candidate is as good as another one in everything, and better in something."""
     sign = 1.0 if one.metric(metric).higher_is_better else -1.0
     accuracies = [sign * (accuracy_of(report, metric) or 0.0) for report in (one, other)]
-    sizes = [report.sizes.quantized_bytes for report in (one, other)]
+    sizes = [float(report.sizes.quantized_bytes) for report in (one, other)]
     times = [0.0 if report.latency is None else report.latency.quantized_ms for report in (one, other)]
-    as_good = accuracies[0] >= accuracies[1] and sizes[0] <= sizes[1] and times[0] <= times[1] * (1 + LATENCY_NOISE)
-    better = accuracies[0] > accuracies[1] or sizes[0] < sizes[1] or times[0] * (1 + LATENCY_NOISE) < times[1]
+    costs = ((*sizes, 1 + SIZE_NOISE), (*times, 1 + LATENCY_NOISE))
+    as_good = accuracies[0] >= accuracies[1] and all(mine <= theirs * noise for mine, theirs, noise in costs)
+    better = accuracies[0] > accuracies[1] or any(mine * noise < theirs for mine, theirs, noise in costs)
     return as_good and better

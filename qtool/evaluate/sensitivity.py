@@ -75,7 +75,8 @@ def measure_sensitivity(
     """
     if layer_samples is not None and layer_samples < 1:
         raise ConfigError(f"Number of samples for layers is {layer_samples}; expected 1 or more.")
-    pair = load_pair(float_model, quant_model)
+    pair = load_pair(float_model, quant_model, samples, layer_samples)
+    chosen = pair.samples
     reads = [_Reads.of(number, pair) for number in range(len(pair.units))]
     wanted = dict.fromkeys(name for one in reads for name in sorted(one.names))
     candidate = SegmentedModel(pair.quantized.source, list(wanted), strict=False, observed=OBSERVED)
@@ -87,9 +88,9 @@ def measure_sensitivity(
     before, after = _Noise(), {number: _Noise() for number in numbers}
     misfits: set[int] = set()
     done = 0
-    size = samples.fixed_batch or 1
-    most = min(samples.count, max(size, (layer_samples or MOST_SAMPLES) // size * size))
-    for rows, feeds in _batches(samples, most, size, reference):
+    size = chosen.fixed_batch or 1
+    most = min(chosen.count, max(size, (layer_samples or MOST_SAMPLES) // size * size))
+    for rows, feeds in _batches(chosen, most, size, None if pair.single else reference):
         exact = reference.run(feeds)
         before.add(exact, board.run(feeds))
         side = Side(candidate, feeds)
@@ -194,9 +195,11 @@ def _before_rounding(codes: str, pair: Pair) -> str | None:
     return None
 
 
-def _batches(samples: Samples, most: int, size: int, reference: Session) -> Iterator[tuple[int, Mapping[str, Array]]]:
-    """The first samples, several at a time where they are small."""
-    if samples.batchable:
+def _batches(
+    samples: Samples, most: int, size: int, reference: Session | None
+) -> Iterator[tuple[int, Mapping[str, Array]]]:
+    """The first samples, several at a time where they are small; without a reference, one by one."""
+    if samples.batchable and reference is not None:
         feeds = next(iter(samples.batches(1)))
         nbytes = sum(array.nbytes for array in (*feeds.values(), *reference.run(feeds).values()))
         size = max(1, min(most, BATCH_BYTES // max(1, nbytes)))

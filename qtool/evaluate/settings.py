@@ -6,6 +6,9 @@ metric = ["sqnr", "kl"]
 fail_under = {sqnr = 30}
 fail_over = {drop = "0.5pp", kl = 0.01}
 min_agreement = 99
+checks = ["quick", "saturation"]
+layers = true
+samples = 500
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from typing import Any
 from qtool.config import toml_document
 from qtool.errors import ConfigError
 from qtool.evaluate.gates import Gate, parse_gates
-from qtool.evaluate.metrics import unknown
+from qtool.evaluate.metrics import METRICS, SPECIAL, unknown
+
+_LEAST = {"ctc_blank": 0, "word_separator": 0, "samples": 1, "shuffle": 0, "threads": 1, "layer_samples": 1}
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,14 @@ class EvalSettings:
         fail_under: Lower limits, name to value.
         fail_over: Upper limits, name to value.
         min_agreement: Percent of decisions that must stay the same.
+        samples: How many samples to use.
+        shuffle: Seed of their order.
+        batch: Largest number of samples in a run, or ``auto``.
+        threads: Of the runtime.
+        checks: Names of runtime checks.
+        layers: Whether to find out where the noise comes from.
+        sensitivity: Whether to find out what each operator gains in float.
+        layer_samples: Samples that both look at.
     """
 
     labels: str | None = None
@@ -48,9 +61,17 @@ class EvalSettings:
     fail_under: Mapping[str, object] | None = None
     fail_over: Mapping[str, object] | None = None
     min_agreement: float | None = None
+    samples: int | None = None
+    shuffle: int | None = None
+    batch: int | str | None = None
+    threads: int | None = None
+    checks: tuple[str, ...] = ()
+    layers: bool | None = None
+    sensitivity: bool | None = None
+    layer_samples: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("metric", "output"):
+        for name in ("metric", "output", "checks"):
             value = getattr(self, name)
             names = (value,) if isinstance(value, str) else value
             if not isinstance(names, (list, tuple)) or not all(isinstance(one, str) and one for one in names):
@@ -58,9 +79,12 @@ class EvalSettings:
             object.__setattr__(self, name, tuple(names))
         for name in ("labels", "engine"):
             self._check(name, (str,), "a text")
-        for name in ("ctc_blank", "word_separator"):
-            self._check(name, (int,), "a whole number")
-        self._check("latency", (bool,), "true or false")
+        if self.batch != "auto":
+            self._check_count("batch", 1, "a whole number from 1 on, or 'auto'")
+        for name, least in _LEAST.items():
+            self._check_count(name, least, f"a whole number from {least} on")
+        for name in ("latency", "layers", "sensitivity"):
+            self._check(name, (bool,), "true or false")
         self._check("min_agreement", (int, float), "a number")
         for name in ("fail_under", "fail_over"):
             limits = getattr(self, name)
@@ -76,6 +100,37 @@ class EvalSettings:
         value = getattr(self, name)
         if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
             raise ConfigError(f"Option '{name}' is {value!r}; expected {expected}.")
+
+    def _check_count(self, name: str, least: int, expected: str) -> None:
+        self._check(name, (int,), expected)
+        value = getattr(self, name)
+        if value is not None and value < least:
+            raise ConfigError(f"Option '{name}' is {value!r}; expected {expected}.")
+
+    def _check_names(self) -> None:
+        """Refuse names that nothing has; a file is to be told before an hour of work."""
+        from qtool.evaluate.checks import select_checks
+        from qtool.runtime import require_engine
+
+        for name in self.metric:
+            if (
+                ":" not in name and name not in METRICS and name not in SPECIAL
+            ):  # your own are loaded when they are used
+                raise ConfigError(f"Option 'metric' holds '{name}'; {unknown(name, [*METRICS, *SPECIAL])}")
+        try:
+            select_checks(self.checks)
+        except ConfigError as error:
+            raise ConfigError(f"Option 'checks': {error.message}") from error
+        if self.engine is not None:
+            try:
+                require_engine(self.engine)
+            except ConfigError as error:
+                raise ConfigError(f"Option 'engine': {error.message}") from error
+
+    @property
+    def batch_size(self) -> int | None:
+        """Largest number of samples in a run; None to let their size decide."""
+        return self.batch if isinstance(self.batch, int) else None
 
     def with_options(self, **options: Any) -> EvalSettings:
         """A copy with some settings replaced; None and empty ones mean "not given"."""
@@ -115,6 +170,7 @@ class EvalSettings:
         try:
             found = cls(**settings)
             found.gates()
+            found._check_names()
         except ConfigError as error:
             raise ConfigError(f"Config file '{path}': {error.message}", hint=error.hint) from error
         return found

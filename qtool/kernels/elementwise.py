@@ -112,35 +112,31 @@ def quantize(
     """
     zeros = None if zero_point is None else (zero_point.shape, zero_point.dtype)
     types = (x.dtype, scale.dtype, output_dtype, precision)
-    plan = _quantize_plan(x.shape, scale.shape, zeros, types, axis, block_size)
-    target, size = plan.target, plan.size
-    x, scale = _contiguous(x), _rounded(scale, plan.precision)
-    shape, dtype = ((target.nbytes(size),), _BYTE) if packed else (x.shape, target.numpy)
-    y = _result(shape, dtype, out, x)
-    threads = _threads(num_threads, size)
-    how = (x, size, plan.source, plan.divisor, scale)
-    if plan.form is None:
+    plan = _quantize_plan(x.shape, scale.shape, zeros, types, axis, block_size, packed)
+    x, scale = _contiguous(x), _contiguous(scale) if plan.scale_as_is else _rounded(scale, plan.precision)
+    y = _result(plan.shape, plan.dtype, out, x)
+    threads = 1 if num_threads == 1 else _threads(num_threads, x.size)
+    if plan.integers:
         zero_point = None if zero_point is None else _contiguous(zero_point)
-        _core.quantize_integer(*how, zero_point, plan.layout, *plan.bounds, target.bits, packed, y, threads)
+        _core.quantize_integer(plan.core, x, scale, zero_point, packed, y, threads)
     else:
         offset = np.full(scale.size, -0.0, np.float32) if zero_point is None else _numbers(zero_point)
-        _core.quantize_float(*how, offset, plan.layout, plan.form, saturate, packed, y, threads)
-    if packed and target.bits == 16 and sys.byteorder == "big":
+        _core.quantize_float(plan.core, x, scale, offset, saturate, packed, y, threads)
+    if packed and plan.bits == 16 and sys.byteorder == "big":
         y.view(np.uint16).byteswap(inplace=True)
     return y
 
 
 class _QuantizePlan(NamedTuple):
-    """What follows from the types and shapes of a call, as the core takes it."""
+    """What follows from the types and shapes of a call."""
 
-    target: QDType
-    size: int
-    source: int
-    divisor: int
+    core: _core.Quantizer
     precision: np.dtype[Any]
-    layout: tuple[int, ...]
-    bounds: tuple[int, int]
-    form: tuple[int, ...] | None
+    scale_as_is: bool
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    integers: bool
+    bits: int
 
 
 # Remembered, here and below: after a large call the cache holds its data and no longer the interpreter, and arithmetic
@@ -153,6 +149,7 @@ def _quantize_plan(
     types: tuple[np.dtype[Any], np.dtype[Any], QDType | None, npt.DTypeLike | None],
     axis: int,
     block_size: int,
+    packed: bool,
 ) -> _QuantizePlan:
     """Validate a call of ``quantize``; ``types`` are those of x, the scale, the result and the division."""
     dtype, scale_dtype, output_dtype, precision = types
@@ -162,10 +159,13 @@ def _quantize_plan(
     layout = _layout(shape, scale_shape, resolve(shape, scale_shape, axis, block_size))
     if zeros is not None:
         _require_same_shape(zeros[0], scale_shape)
-    form = None if target.format is None else _format_numbers(target)
-    bounds = (int(target.qmin), int(target.qmax))
-    source, divisor = _SOURCES[dtype], _SOURCES[divide_in]
-    return _QuantizePlan(target, math.prod(shape), source, divisor, divide_in, layout, bounds, form)
+    integers = target.format is None
+    bounds = (int(target.qmin), int(target.qmax)) if integers else (0, 0)
+    size, form = math.prod(shape), None if integers else _format_numbers(target)
+    core = _core.Quantizer(size, _SOURCES[dtype], _SOURCES[divide_in], layout, target.bits, *bounds, form)
+    as_is = scale_dtype == divide_in == _FLOAT32
+    result, stored = ((target.nbytes(size),), _BYTE) if packed else (shape, target.numpy)
+    return _QuantizePlan(core, divide_in, as_is, result, stored, integers, target.bits)
 
 
 def dequantize(

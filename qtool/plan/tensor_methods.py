@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from qtool.calibrate.methods import Method, parse_method
 from qtool.calibrate.statistics import Statistics
 from qtool.config import QuantConfig
 from qtool.errors import ConfigError
+
+AUTO = "auto"
 
 
 def method_of(config: QuantConfig, group: Sequence[str]) -> tuple[Method, float | None]:
@@ -25,11 +28,28 @@ def method_text(config: QuantConfig, group: Sequence[str]) -> str:
     return config.method
 
 
+def leaves_to_auto(config: QuantConfig) -> bool:
+    """Whether the settings leave the range of any activation to ``auto``."""
+    return any(text == AUTO for text in _texts(config))
+
+
+def in_place_of_auto(config: QuantConfig, method: str) -> QuantConfig:
+    """The settings with one method wherever they say ``auto``; what they say of other tensors holds."""
+    return config.with_options(
+        method=method if config.method == AUTO else config.method,
+        tensor_methods=tuple((glob, method if text == AUTO else text) for glob, text in config.tensor_methods),
+        overrides=tuple(replace(o, method=method) if o.method == AUTO else o for o in config.overrides),
+    )
+
+
+def _texts(config: QuantConfig) -> list[str]:
+    of_nodes = (override.method for override in config.overrides if override.method is not None)
+    return [config.method, *(method for _, method in config.tensor_methods), *of_nodes]
+
+
 def need_histograms(config: QuantConfig) -> bool:
     """Whether any of the methods reads histograms."""
-    of_nodes = (override.method for override in config.overrides if override.method is not None)
-    texts = (config.method, *(method for _, method in config.tensor_methods), *of_nodes)
-    return any(parse_method(text)[0].needs_histogram for text in texts)
+    return any(parse_method(text)[0].needs_histogram for text in _texts(config))
 
 
 def refuse_unmatched(config: QuantConfig, names: Iterable[str]) -> None:

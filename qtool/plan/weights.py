@@ -81,8 +81,18 @@ def repair_for_bias(
     needed = magnitude / (input_scale * BIAS_MAX)
     if scale.ndim == 0:
         needed = np.asarray(needed.max(initial=0.0))
-    repaired = np.maximum(np.maximum(scale, needed), 2.0 * float(np.finfo(np.float32).tiny) / input_scale)
+    repaired = np.maximum(np.maximum(scale, needed), _least_scale(input_scale))
     if (repaired == scale).all():
         return plan, 0
     params = QParams(plan.params.dtype, repaired.astype(np.float32), plan.params.zero_point, plan.params.granularity)
     return replace(plan, params=params), int((needed > scale).sum())
+
+
+def is_least_scale(plan: WeightPlan, input_scale: float) -> bool:
+    """Whether a scale is the least that :func:`repair_for_bias` allows, and may have been raised to it."""
+    assert plan.params is not None, "Bug: no parameters"
+    return bool((plan.params.scale <= np.float32(_least_scale(input_scale))).any())
+
+
+def _least_scale(input_scale: float) -> float:
+    return 2.0 * float(np.finfo(np.float32).tiny) / input_scale

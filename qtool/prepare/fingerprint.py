@@ -130,10 +130,15 @@ def _constant(value: ir.Value) -> object:
 
 
 def _tensor(tensor: ir.TensorProtocol) -> object:
+    from qtool.prepare.file_weights import FileTensor
+
     digest = hashlib.sha256()
     if tensor.dtype.name == "STRING":
         for text in np.asarray(tensor.numpy(), dtype=object).ravel():
             _add(digest, text)
+    elif isinstance(tensor, FileTensor):
+        for piece in tensor.pieces():
+            digest.update(piece)
     else:
         digest.update(tensor.tobytes())
     return (tensor.dtype.name, [int(d) for d in tensor.shape.numpy()], digest.hexdigest())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from qtool.errors import ModelError
+from qtool.prepare.file_weights import MIN_BYTES, WeightFile, skeleton_of, supported
 from qtool.prepare.graph_edits import bodies
 from qtool.runtime.paths import is_utf8
 
@@ -60,11 +61,13 @@ class ModelSource:
     data_files: tuple[Path, ...] = ()
 
 
-def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir.Model:
+def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model, *, keep_in_file: bool = False) -> ir.Model:
     """The model as an ``ir.Model``; weights in external files stay there until they are read.
 
     Args:
         model: A path, a ``ModelProto`` or an ``ir.Model`` (returned as it is). Never changed.
+        keep_in_file: Leave large weights of a file there, too, and read them each time they are asked for: for a model
+            that no caller gets, who might write over the file.
 
     Raises:
         ModelError: If it is missing, not a model, damaged, or its external data is.
@@ -78,7 +81,7 @@ def load_model(model: str | os.PathLike[str] | onnx.ModelProto | ir.Model) -> ir
     elif isinstance(model, str | os.PathLike):
         path = Path(model)
         subject = f"'{path}'"
-        loaded = _read(path, subject)
+        loaded = _read(path, subject, keep_in_file=keep_in_file)
     else:
         raise ModelError(
             f"A model is a path, an onnx.ModelProto or an onnx_ir.Model; found {type(model).__name__}.",
@@ -158,7 +161,7 @@ def _hash_file(path: Path, digest: hashlib._Hash) -> int:
     return size
 
 
-def _read(path: Path, subject: str) -> ir.Model:
+def _read(path: Path, subject: str, *, keep_in_file: bool) -> ir.Model:
     if not path.exists():
         raise ModelError(f"{subject} does not exist.")
     if path.is_dir():
@@ -177,6 +180,9 @@ def _read(path: Path, subject: str) -> ir.Model:
         with path.open("rb") as stream:
             if stream.read(len(_LFS_POINTER)) == _LFS_POINTER:
                 raise ModelError(f"{subject} is a Git LFS pointer, not the model itself.", hint="Run: git lfs pull")
+        model = _without_weights(path, subject) if keep_in_file and size > MIN_BYTES and supported() else None
+        if model is not None:
+            return _placed(model, path)
         import onnx
 
         # Parsed here, not by onnx_ir.load: the file's name must not decide on a text format, which onnxruntime could
@@ -191,7 +197,31 @@ def _read(path: Path, subject: str) -> ir.Model:
             f"{subject} is not an ONNX model, or is truncated: it does not parse as protobuf.",
             hint="Copy or download the file again, and compare its size.",
         ) from error
-    model = _from_proto(proto, subject)
+    return _placed(_from_proto(proto, subject), path)
+
+
+def _without_weights(path: Path, subject: str) -> ir.Model | None:
+    """The model with large weights left in the file; None if it has none, or is damaged.
+
+    Raises:
+        OSError: If the file cannot be read.
+    """
+    import onnx
+
+    skeleton = skeleton_of(path)
+    if skeleton is None:
+        return None
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(skeleton.data)
+        model = _from_proto(proto, subject)
+    except Exception:  # protobuf's own error types moved; what is wrong is said where the file is parsed whole
+        return None
+    return model if skeleton.attach(model, proto, WeightFile(path)) else None
+
+
+def _placed(model: ir.Model, path: Path) -> ir.Model:
+    """The model, its external tensors told where the file is."""
     folder = path.absolute().parent  # not resolved: data files lie beside the link, not beside its target
     for tensor in _external_tensors(model):
         tensor.base_dir = folder

@@ -212,3 +212,11 @@ def test_what_fits_whole_batches(table, batch):
     assert Selection.of(runs).positions(sizes).tolist() == list(range(len(keys)))
     assert selection.positions(sizes).tolist() == kept
     assert selection.count == len(kept)
+
+
+def test_samples_at_some_positions():
+    selection = Selection.of([[Run(3, key=((2,),)), Run(2, key=None, whole=True)], [Run(4, key=((2,),))]])
+    assert selection.at([0, 2, 3, 4, 8]).positions([5, 4]).tolist() == [0, 2, 3, 4, 8]
+    assert selection.at([]).count == 0
+    with pytest.raises(ConfigError, match="one item of the data"):
+        selection.at([1, 3])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from qtool.evaluate.candidates import compare_reports
+from qtool.evaluate.writers import html
 from tests.cli.fakes import report, strict_json
 
 ARGS = ("a.onnx", "b.onnx", "--reference", "m.onnx", "--data", "e.npz")
@@ -56,6 +57,27 @@ def test_json_and_markdown(api, qtool_command, tmp_path):
     assert qtool_command("compare", *ARGS, "--markdown", "-").out == (tmp_path / "c.md").read_text()
 
 
+def test_html_and_junit(api, qtool_command, tmp_path):
+    api(compare_models=comparison())
+    files = {form: tmp_path / f"c.{form}" for form in ("html", "xml")}
+    ended = qtool_command("compare", *ARGS, "--html", str(files["html"]), "--junit", str(files["xml"]))
+    assert ended.code == 0
+    assert ended.out.startswith("Candidates, ")
+    text = files["html"].read_text()
+    assert "2 of 2 are Pareto-best" in text
+    assert text.startswith("<!DOCTYPE html>\n<html")
+    assert qtool_command("compare", *ARGS, "--html", "-").out == text
+    assert 'tests="2"' in files["xml"].read_text()
+
+
+def test_html_needs_its_extra(api, qtool_command, monkeypatch):
+    monkeypatch.setattr(html, "find_spec", lambda name: None if name == "jinja2" else name)
+    fake = api(compare_models=comparison())
+    ended = qtool_command("compare", *ARGS, "--html", "c.html")
+    assert (ended.code, fake.calls) == (2, [])
+    assert ended.err == "error: The HTML report needs jinja2, not installed here: pip install 'qtool[report]'.\n"
+
+
 def test_none_that_is_usable_ends_with_1(api, qtool_command):
     api(compare_models=comparison(failures=("Output 'y' holds 3 NaN.",)))
     ended = qtool_command("compare", *ARGS, "-q")
@@ -70,6 +92,9 @@ def test_none_that_is_usable_ends_with_1(api, qtool_command):
         (["a.onnx", "--reference", "m.onnx"], "No data to compare on"),
         ([*ARGS, "--json", "a.onnx"], "JSON file 'a.onnx' is a file that the command needs itself"),
         ([*ARGS, "--json", "x", "--markdown", "x"], "are both 'x'"),
+        ([*ARGS, "--html", "b.onnx"], "HTML file 'b.onnx' is a file that the command needs itself"),
+        ([*ARGS, "--html", "none/c.html"], "HTML file 'none/c.html': there is no folder 'none'"),
+        ([*ARGS, "--junit", "x", "--html", "x"], "are both 'x'"),
         ([*ARGS, "--batch", "0"], "--batch is '0'"),
     ],
 )

@@ -185,6 +185,32 @@ def test_settings_of_a_file(api, qtool_command, tmp_path):
     assert (passed["metrics"], passed["outputs"], passed["latency"]) == (["cosine", "sqnr", "max_abs"], ["z"], True)
 
 
+def test_a_file_says_what_is_looked_at_and_options_win(api, qtool_command, tmp_path):
+    fake = api()
+    config = tmp_path / "qtool.toml"
+    config.write_text(
+        "[eval]\nchecks = ['fusion', 'saturation']\nlayers = true\nsensitivity = true\nlayer_samples = 8\n"
+        "samples = 20\nshuffle = 1\nbatch = 4\nthreads = 1\n"
+    )
+    keys = ("checks", "layers", "sensitivity", "layer_samples", "samples", "shuffle", "batch", "num_threads")
+    qtool_command("eval", "m", "q", *DATA, "--config", str(config))
+    assert [fake.calls[0][2][key] for key in keys] == [("fusion", "saturation"), True, True, 8, 20, 1, 4, 1]
+    qtool_command(
+        *("eval", "m", "q", *DATA, "--config", str(config), "--checks", "none", "--no-layers", "--no-sensitivity"),
+        *("--layer-samples", "2", "--samples", "5", "--shuffle", "0", "--batch", "auto", "--threads", "3"),
+    )
+    assert [fake.calls[1][2][key] for key in keys] == [("none",), False, False, 2, 5, 0, None, 3]
+    qtool_command("eval", "m", "q", *DATA, "--config", str(config), "--no-layers", "--no-sensitivity")
+    assert fake.calls.pop()[2]["layer_samples"] is None  # which would be a mistake without either
+    config.write_text("[eval]\nchecks = ['fusion', 'saturate']\n")
+    ended = qtool_command("eval", "m", "q", *DATA, "--config", str(config))
+    assert ended.code == 2
+    known = "quick, all, none or miscompile, fusion, ranges, saturation, memory"
+    said = f"Option 'checks': There is no check 'saturate'; expected {known}."
+    assert ended.errors == [f"error: Config file '{config}': {said}"]
+    assert len(fake.calls) == 2
+
+
 def test_gates_are_shown_and_saved(api, qtool_command, tmp_path):
     api()
     ended = qtool_command("eval", "m", "q", *DATA, "--fail-under", "sqnr=40", "--json", str(tmp_path / "r.json"))

@@ -60,6 +60,12 @@ def test_two_of_a_kind_and_a_latency_within_the_noise():
     assert best(candidate("a", 40, 300, None), candidate("b", 40, 300, None)) == ["a", "b"]
 
 
+def test_a_size_within_the_noise_is_no_reason():
+    assert best(candidate("a", 40, 132_552, 5.0), candidate("b", 40, 132_551, 5.0)) == ["a", "b"]
+    assert best(candidate("a", 40, 132_552, 5.0), candidate("b", 41, 132_600, 5.0)) == ["b"]
+    assert best(candidate("a", 40, 132_552, 5.0), candidate("b", 40, 132_000, 5.0)) == ["b"]
+
+
 def test_who_failed_or_has_no_number_is_not_best_and_beats_nobody():
     good = candidate("good", 10, 900, 9)
     assert best(candidate("x", 50, 1, 1, ("Output 'y' holds NaN.",)), good) == ["good"]

@@ -26,6 +26,14 @@ word-separator = 3
 fail_under = {sqnr = 30, top1 = "0.9"}
 fail_over = {drop = "0.5pp", kl = 0.01, "drop:f1" = "1%"}
 min_agreement = 99
+samples = 500
+shuffle = 3
+batch = 16
+threads = 2
+checks = ["quick", "saturation"]
+layers = true
+sensitivity = false
+layer-samples = 32
 """
 
 
@@ -52,7 +60,17 @@ def test_all_keys(written) -> None:
         fail_under={"sqnr": 30, "top1": "0.9"},
         fail_over={"drop": "0.5pp", "kl": 0.01, "drop:f1": "1%"},
         min_agreement=99,
+        samples=500,
+        shuffle=3,
+        batch=16,
+        threads=2,
+        checks=("quick", "saturation"),
+        layers=True,
+        sensitivity=False,
+        layer_samples=32,
     )
+    assert settings.batch_size == 16
+    assert EvalSettings(batch="auto").batch_size is None
     assert settings.gates() == (
         Gate("sqnr", 30.0, over=False),
         Gate("top1", 0.9, over=False),
@@ -102,6 +120,20 @@ def test_options_win(written) -> None:
         ("[eval]\nlabels = 3\n", "Option 'labels' is 3; expected a text"),
         ("[eval]\nlatency = 1\n", "Option 'latency' is 1; expected true or false"),
         ("[eval]\nctc_blank = true\n", "Option 'ctc_blank' is True; expected a whole number"),
+        ("[eval]\nctc_blank = -1\n", "Option 'ctc_blank' is -1; expected a whole number from 0 on"),
+        ("[eval]\nsamples = 0\n", "Option 'samples' is 0; expected a whole number from 1 on"),
+        ("[eval]\nsamples = 2.5\n", "Option 'samples' is 2.5; expected a whole number from 1 on"),
+        ("[eval]\nshuffle = -1\n", "Option 'shuffle' is -1; expected a whole number from 0 on"),
+        ("[eval]\nbatch = 'all'\n", "Option 'batch' is 'all'; expected a whole number from 1 on, or 'auto'"),
+        ("[eval]\nbatch = 0\n", "Option 'batch' is 0; expected a whole number from 1 on, or 'auto'"),
+        ("[eval]\nthreads = true\n", "Option 'threads' is True; expected a whole number from 1 on"),
+        ("[eval]\nlayers = 'yes'\n", "Option 'layers' is 'yes'; expected true or false"),
+        ("[eval]\nlayer_samples = 0\n", "Option 'layer_samples' is 0; expected a whole number from 1 on"),
+        ("[eval]\nchecks = true\n", "Option 'checks' is True; expected a name or a list of names"),
+        ("[eval]\nchecks = ['quik']\n", "Option 'checks': There is no check 'quik'; expected quick, all, none or"),
+        ("[eval]\nengine = 'orr'\n", "Option 'engine': Unknown engine 'orr'; expected one of ort, spec, spec-avx2"),
+        ("[eval]\nmetric = ['sqrn']\n", "Option 'metric' holds 'sqrn'; expected one of: sqnr, cosine"),
+        ("[eval]\ndata = 'eval.npz'\n", "unknown option 'data' in [eval]; expected one of: labels, metric"),
         ("[eval]\nmin_agreement = '99'\n", "Option 'min_agreement' is '99'; expected a number"),
         ("[eval]\nmin_agreement = 0.99\n", "--min-agreement is 0.99; expected percent"),
         ("[eval]\nfail_under = 30\n", "Option 'fail_under' is 30; expected a table"),
@@ -119,3 +151,15 @@ def test_mistakes(written, text: str, message: str) -> None:
     assert message in caught.value.message
     assert "qtool.toml" in caught.value.message
     assert "\n" not in caught.value.message
+
+
+def test_every_option_of_the_command_has_a_key_or_a_reason() -> None:
+    """Data, files to write and how much is said belong to one call."""
+    import inspect
+    from dataclasses import fields
+
+    from qtool.cli.eval_ import evaluate
+
+    call = {"float_model", "quant_model", "data", "config", "verbose", "quiet", "color"}
+    files = {"json_target", "markdown_target", "junit_target", "html_target"}
+    assert {*inspect.signature(evaluate).parameters} - call - files == {field.name for field in fields(EvalSettings)}

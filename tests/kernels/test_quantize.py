@@ -296,6 +296,37 @@ def test_work_larger_than_a_task(shape, scale_shape, axis, block, threads, name)
     assert_same_bits(packed, reference.pack(expected, target))
 
 
+def _ties(rng: np.random.Generator, scale: np.ndarray, size: int) -> np.ndarray:
+    """Values around every tie of the 8 bits and beyond, the nearest float32 on both sides among them."""
+    ties = (rng.integers(-140, 140, size) + 0.5).astype(np.float32) * scale
+    return np.nextafter(ties, (ties + rng.integers(-1, 2, size)).astype(np.float32))
+
+
+@pytest.mark.parametrize("size", [8191, 8192, 8463, 262144 + 8500])
+@pytest.mark.parametrize("offset", [0, 1, 15])
+def test_runs_that_are_read_in_quarters(size, offset):
+    rng = np.random.default_rng(size)
+    scale = scalar(0.037)
+    x = np.empty(size + 16, np.float32)[offset : offset + size]  # at every alignment of vectors
+    x[:] = _ties(rng, scale, size)
+    y = np.full(size + 2, 99, np.int8)
+    found = kernels.quantize(x, scale, np.array(3, np.int8), out=y[1:-1], num_threads=1)
+    np.testing.assert_array_equal(found, reference.quantize_linear(x, scale, np.array(3, np.int8)))
+    assert (y[0], y[-1]) == (99, 99)
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 4, 7, 41])
+@pytest.mark.parametrize("block", [255, 256, 300, 1024])
+def test_blocks_that_are_read_four_at_a_time(blocks, block):
+    rng = np.random.default_rng(block)
+    scale = rng.uniform(0.01, 0.1, blocks).astype(np.float32)
+    scale[::5] = np.float32(1e-35)  # too small for a reciprocal
+    zero = rng.integers(0, 255, blocks).astype(np.uint8)
+    x = _ties(rng, np.repeat(scale, block), blocks * block).reshape(blocks, block)
+    found = kernels.quantize(x, scale, zero, axis=0, num_threads=1)
+    np.testing.assert_array_equal(found, reference.quantize_linear(x, scale, zero, axis=0))
+
+
 # Packed results
 
 

@@ -7,7 +7,6 @@ as long as one operator is looked at in one batch, and weights stay in the files
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from qtool.calibrate.collect import available_cores
 from qtool.calibrate.segments import SegmentedModel
 from qtool.errors import ConfigError
 from qtool.evaluate.attribution.advice import WORTH_DB, WORTH_SHARE, Advice, advise
+from qtool.evaluate.attribution.branches import inline_branches
 from qtool.evaluate.attribution.command import Origin, literal
 from qtool.evaluate.attribution.energy import energy
 from qtool.evaluate.attribution.graph import Array, Graph
@@ -28,10 +28,11 @@ from qtool.evaluate.attribution.next_steps import Option, Starting, commands_of
 from qtool.evaluate.attribution.operator import FloatPart, Operator, float_part
 from qtool.evaluate.attribution.order import sink_dequantizers
 from qtool.evaluate.attribution.report import Attribution, Cause, LayerReport, ranked
-from qtool.evaluate.attribution.saturation import can_saturate, change, of_rows
-from qtool.evaluate.attribution.share import MOST_MEASURED, Errors, output_noise, shares
+from qtool.evaluate.attribution.saturation import can_saturate, change, of_rows, products_in_float
+from qtool.evaluate.attribution.share import MOST_MEASURED, Errors, output_noise
 from qtool.evaluate.attribution.tally import UnitTally
 from qtool.evaluate.attribution.units import Unit, Units, find_units
+from qtool.evaluate.attribution.verdict import Verdict, judge
 from qtool.evaluate.attribution.walk import OBSERVED, Arrays, needs, walk
 from qtool.runtime.arena import release_arena
 from qtool.runtime.lean import release
@@ -58,15 +59,11 @@ MOST_SAMPLES = 256
 MOST_INJECTED = 16
 MANY_INJECTED = 3
 """Samples from which a batch for injected errors is worth the sessions of all operators once more."""
+_RARE = 2.0
+"""How many times the noise of the error that was run a unit's has to be to be looked at once more."""
+_MOST_LOOKS = 4
 _ENOUGH = 0.8  # of the noise, to be removed by the last command
 _MOST_OPTIONS = 6
-_SATURATION_NOTE = (
-    "Operators with the cause 'saturation' are ranked as on a processor without VNNI; with VNNI they do not saturate."
-)
-_WITHOUT_VNNI_NOTE = (
-    "Shares and causes are those on a processor without VNNI: saturation counts beside the own noise of each operator. "
-    "What they inherit, and the total, is of onnxruntime on this one."
-)
 
 
 @dataclass(frozen=True)
@@ -79,6 +76,8 @@ class Pair:
         units: Its quantized operators.
         parts: What each stands for in the float model.
         left_out: (node, reason) of the others.
+        samples: Those to look at: all of them take the same branches.
+        single: Whether they must be fed one by one.
     """
 
     reference: Graph
@@ -86,6 +85,8 @@ class Pair:
     units: tuple[Unit, ...]
     parts: tuple[FloatPart, ...]
     left_out: tuple[tuple[str, str], ...]
+    samples: Samples
+    single: bool
 
     def name(self, number: int) -> str:
         """The name that ``--exclude`` takes for a unit: that of the user's model."""
@@ -96,18 +97,20 @@ class Pair:
         return part.heaviest.name
 
 
-def load_pair(float_model: Model, quant_model: Model) -> Pair:
-    """Read two models and find the quantized operators.
+def load_pair(float_model: Model, quant_model: Model, samples: Samples, layer_samples: int | None = None) -> Pair:
+    """Read two models and find the quantized operators, those in branches that the samples take among them.
 
     Raises:
         ModelError: If one cannot be read.
         ConfigError: If the second has none.
     """
-    reference = Graph(lazy_graph(float_model))
-    source = lazy_graph(quant_model)
+    ours, source = lazy_graph(float_model), lazy_graph(quant_model)
+    branches = inline_branches(ours, source, samples, layer_samples)
+    reference = Graph(ours)
     sink_dequantizers(source.proto)
     quantized = Graph(source)
     found = find_units(quantized, reference)
+    found.left_out += branches.left_out
     units, parts = [], []
     for unit in found.units:
         part = float_part(unit, reference)
@@ -118,7 +121,8 @@ def load_pair(float_model: Model, quant_model: Model) -> Pair:
             parts.append(part)
     if not units:
         raise ConfigError(_nothing(found), hint="Are the models in the order FLOAT QUANTIZED, and made from one model?")
-    return Pair(reference, quantized, tuple(units), tuple(parts), tuple(found.left_out))
+    left_out = tuple(found.left_out)
+    return Pair(reference, quantized, tuple(units), tuple(parts), left_out, branches.samples, branches.single)
 
 
 def _nothing(found: Units) -> str:
@@ -152,7 +156,8 @@ def attribute(
             is the recorded one.
         progress: Called with (operators done, operators in all), all samples together.
         without_vnni: Whether to judge operators as on a processor without VNNI, where sums of two products saturate:
-            what that adds is then part of the noise of each, otherwise only where it is much.
+            what that adds is then part of the noise of each, however little it is. Otherwise it is where the outputs
+            would lose a tenth of a decibel there.
 
     Raises:
         ConfigError: If no quantized operator can be matched, or ``layer_samples`` is not positive.
@@ -161,17 +166,18 @@ def attribute(
     """
     if layer_samples is not None and layer_samples < 1:
         raise ConfigError(f"Number of samples for layers is {layer_samples}; expected 1 or more.")
-    pair = load_pair(float_model, quant_model)
-    run = _Run(pair, num_threads, progress, without_vnni=without_vnni)
-    run.all(samples, layer_samples)
-    first_feeds, kept = run.first_feeds, run.errors.kept
-    tallies = run.tallies
+    pair = load_pair(float_model, quant_model, samples, layer_samples)
+    run = _Run(pair, num_threads, progress)
+    run.all(pair.samples, layer_samples)
+    looks = [(run.first_feeds, run.errors.kept), *run.once_more()]
     run.close()
-    ratios = [tally.noise_to_signal for tally in tallies]
-    injected = [(pair.units[u].output, error) for u, error in kept]
-    noises = output_noise(pair.reference, injected, first_feeds, num_threads) if injected else []
-    measured = {u: noise * run.weight(u) for (u, _), noise in zip(kept, noises, strict=True)}
-    return _report(pair, run, shares(ratios, measured), measured, float_model, quant_model, samples, calibration)
+    measured: dict[int, float] = {}
+    for feeds, kept in looks:
+        injected = [(pair.units[u].output, error) for u, error in kept]
+        found = output_noise(pair.reference, injected, feeds, num_threads) if injected else []
+        measured |= {u: noise for (u, _), noise in zip(kept, found, strict=True)}
+    verdict = judge(run.tallies, measured, run.injected, without_vnni=without_vnni)
+    return _report(pair, run, verdict, float_model, quant_model, samples, calibration)
 
 
 class _Run:
@@ -182,12 +188,12 @@ class _Run:
         pair: Pair,
         num_threads: int | None,
         progress: Callable[[int, int], None] | None,
-        *,
-        without_vnni: bool,
     ) -> None:
         self.pair = pair
-        self.without_vnni = without_vnni
-        self._injected: dict[int, float] = {}  # unit -> noise beside the signal of the error that is run
+        self._in_float = products_in_float(pair.quantized)
+        self.injected: dict[int, float] = {}  # unit -> noise beside the signal of the error that is run
+        self._heard: dict[int, float] = {}  # unit -> most saturation beside the signal in a later batch
+        self._loud: dict[int, tuple[float, Feeds]] = {}  # unit of those that it is most of -> the same, and the batch
         self.errors = Errors()
         self.samples = 0
         self.first_feeds: Feeds = {}
@@ -219,7 +225,7 @@ class _Run:
     def _tally(self, number: int) -> UnitTally:
         unit, part = self.pair.units[number], self.pair.parts[number]
         operator = Operator(unit, part, self.pair.quantized, self.pair.reference)
-        return UnitTally(unit, operator, without_vnni=self.without_vnni)
+        return UnitTally(unit, operator)
 
     def all(self, samples: Samples, limit: int | None) -> None:
         """Look at the first samples."""
@@ -227,7 +233,7 @@ class _Run:
         nbytes = self._next(samples, first, first, errors=True)
         each = max(1, nbytes // max(1, self.samples))
         most = min(samples.count, limit if limit is not None else min(MOST_SAMPLES, OBSERVED_BYTES // each))
-        size = max(1, min(BATCH_BYTES // max(1, self._largest // first), MOST_SAMPLES))
+        size = first if self.pair.single else max(1, min(BATCH_BYTES // max(1, self._largest // first), MOST_SAMPLES))
         # the runs with injected errors are to cost about one pass over the samples
         injected = min(samples.count // MOST_MEASURED, size, MOST_INJECTED, most - self.samples)
         if injected > MANY_INJECTED and samples.batchable:
@@ -288,43 +294,77 @@ class _Run:
     def _unit(self, number: int, arrays: Arrays, feeds: Feeds, first: bool) -> None:
         tally = self.tallies[number]
         error = tally.update(arrays, feeds, wanted=first)
+        ratio = 0.0
         if error is not None:
             if first:
                 error = self._saturated(number, tally, arrays, error)
             elif tally.can_saturate:
                 x = arrays.expected[tally.unit.operands[0].tensor]
-                tally.add_saturation(*of_rows(tally.unit, self.pair.quantized, x))
+                count, changed = of_rows(tally.unit, self.pair.quantized, x)
+                tally.add_saturation(count, changed)
+                ratio = changed / (energy(arrays.expected[tally.unit.output]) or 1.0) if count else 0.0
         with self._lock:
             if error is None:
                 self.misfits[number] = None
-            elif first:
-                self.errors.add(number, tally.noise_to_signal, error)
+            elif not first:
+                self._hear(number, ratio, feeds)
+            else:
+                self.errors.add(number, tally.noise_to_signal(saturation=True), error)
             if tally.operator.nbytes <= KEPT_BYTES - self._kept:
                 self._kept += tally.operator.keep()
         tally.operator.close()
 
     def _saturated(self, number: int, tally: UnitTally, arrays: Arrays, error: Array) -> Array:
-        """The own error, with what saturation adds where that counts."""
+        """The own error, with what saturation adds."""
         unit = tally.unit
         count, added = 0, None
         if tally.can_saturate is None:
-            tally.can_saturate = can_saturate(unit, self.pair.quantized)
+            tally.can_saturate = unit.node not in self._in_float and can_saturate(unit, self.pair.quantized)
         if tally.can_saturate:
             count, added = change(unit, self.pair.quantized, arrays.expected[unit.operands[0].tensor])
         if added is not None and added.shape == error.shape:
             tally.add_saturation(count, energy(added))
-            if tally.saturates:
-                error = error + added
+            error = error + added
         signal = energy(arrays.expected[unit.output])
-        self._injected[number] = energy(error) / signal if signal else 0.0
+        self.injected[number] = energy(error) / signal if signal else 0.0
         return error
 
-    def weight(self, number: int) -> float:
-        """What the noise of an error that was run counts: saturation of all samples, as it is rare in few of them."""
-        tally, injected = self.tallies[number], self._injected.get(number, 0.0)
-        if not tally.saturated or not injected or not math.isfinite(tally.noise_to_signal):
-            return 1.0
-        return tally.noise_to_signal / injected
+    def _hear(self, number: int, ratio: float, feeds: Feeds) -> None:
+        """Keep the batch in which a unit saturates most, of the units that do so most: memory must not grow."""
+        if ratio <= self._heard.get(number, 0.0):
+            return
+        self._heard[number] = ratio
+        self._loud[number] = ratio, feeds
+        if len(self._loud) > _MOST_LOOKS:
+            del self._loud[min(self._loud, key=lambda unit: (self._loud[unit][0], -unit))]
+
+    def once_more(self) -> Iterator[tuple[Feeds, list[tuple[int, Array]]]]:
+        """Errors of units that saturate far more in a later batch than in the one whose errors are kept.
+
+        Yields:
+            A batch, and (unit, error) of those that saturate most in it.
+        """
+        ratios = [tally.noise_to_signal(saturation=True) for tally in self.tallies]
+        rare = [
+            number
+            for number in sorted(self._loud)
+            if number not in self.misfits and ratios[number] > _RARE * self.injected.get(number, 0.0)
+        ]
+        reference, candidate = self._models
+        while rare:
+            feeds = self._loud[rare[0]][1]
+            chosen = [number for number in rare if self._loud[number][1] is feeds]
+            rare = [number for number in rare if number not in chosen]
+            kept = []
+            units = [self.pair.units[number] for number in chosen]
+            for number, (_, arrays) in zip(chosen, walk(reference, candidate, units, feeds), strict=True):
+                tally = self._tally(number)
+                tally.can_saturate = True
+                error = tally.update(arrays, feeds, wanted=True)
+                if error is not None:
+                    kept.append((number, self._saturated(number, tally, arrays, error)))
+                tally.operator.close()
+            yield feeds, kept
 
     def close(self) -> None:
         """Give the sessions back."""
@@ -338,20 +378,24 @@ class _Run:
 def _report(
     pair: Pair,
     run: _Run,
-    share: Sequence[float | None],
-    measured: Mapping[int, float],
+    verdict: Verdict,
     float_model: Model,
     quant_model: Model,
     samples: Samples,
     calibration: Sequence[str] | None,
 ) -> Attribution:
+    starting = Starting.of(pair.quantized.source.proto, float_model, quant_model, samples, calibration)
+    target = (starting.origin.config or {}).get("target")
     rows, advices = [], {}
     for number, tally in enumerate(run.tallies):
         if number in run.misfits:
             continue
         name = pair.name(number)
-        advice = advise(tally, pair.parts[number], pair.reference, pair.quantized, name)
-        row = _row(tally, name, share[number], number in measured, advice)
+        part = pair.parts[number]
+        advice = advise(
+            tally, part, pair.reference, pair.quantized, name, saturation=verdict.without_vnni, target=target
+        )
+        row = _row(tally, name, verdict.shares[number], number in verdict.measured, advice)
         rows.append(row)
         advices[id(row)] = advice
     layers = ranked(rows)
@@ -359,14 +403,18 @@ def _report(
         *pair.left_out,
         *((pair.name(n), "the two models give it arrays that do not compare") for n in run.misfits),
     ]
-    starting = Starting.of(pair.quantized.source.proto, float_model, quant_model, samples, calibration)
     advised = [(row, advices[id(row)]) for row in layers]
     commands, notes = commands_of(starting, _choices(advised, starting.origin))
-    if run.without_vnni:
-        notes.append(_WITHOUT_VNNI_NOTE)
-    elif any(tally.saturates for tally in run.tallies):
-        notes.append(_SATURATION_NOTE)
-    return Attribution(layers, run.samples, tuple(commands), tuple(left_out), tuple(notes))
+    notes += verdict.notes
+    return Attribution(
+        layers,
+        run.samples,
+        tuple(commands),
+        tuple(left_out),
+        tuple(notes),
+        saturation_loss_db=verdict.loss_db,
+        without_vnni=verdict.without_vnni,
+    )
 
 
 def _row(tally: UnitTally, name: str, share: float | None, measured: bool, advice: Advice) -> LayerReport:
@@ -396,6 +444,7 @@ def _row(tally: UnitTally, name: str, share: float | None, measured: bool, advic
         weight=None if unit.weight is None else str(unit.weight),
         saturated=tally.saturated or None,
         saturation_db=db(tally.signal, tally.saturation) if tally.saturated else None,
+        own_without_vnni_db=db(tally.signal, tally.energies["own"] + tally.saturation) if tally.saturated else None,
         cause=advice.cause,
         suggestion=" ".join(_words(advice.options)) or None if worth else None,
         histograms=tuple(one.report() for one in ranges),
@@ -432,6 +481,11 @@ def _choices(rows: Sequence[tuple[LayerReport, Advice]], origin: Origin) -> Iter
         _, other = next((pair for pair in rows if pair[1].cause is not Cause.SATURATION), (None, first))
         if other is not first and other.options:
             yield list(other.options), f"for processors with VNNI only: {other.why}"
-    per_tensor = first_row.weight is not None and first_row.weight.endswith("per tensor")
-    if first.cause is Cause.WEIGHT and per_tensor and (origin.config or {}).get("per_channel") is False:
+    if first.cause is not Cause.WEIGHT or first_row.weight is None or not first_row.weight.endswith("per tensor"):
+        return
+    settings = origin.config or {}
+    if any(override.get("per_channel") is False for override in settings.get("overrides", ())):
+        own = f"{literal(first_row.node)}=per_channel:true"
+        yield [("--override", own)], f"a scale for each channel of the weight of {first_row.node}"
+    elif settings.get("per_channel") is False:
         yield [("--per-channel", None)], "a scale for each channel of every weight"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ _FLAGS: dict[str, tuple[str | None, str | None]] = {
     "prepare": (None, "--no-prepare"),
 }
 _PATTERNS = {"include": "--include", "exclude": "--exclude"}
+_MODE = ("target", "dynamic", "weight_only")
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,15 @@ class Origin:
         config: Settings that differ from the defaults; None if the file is not qtool's.
         calibration: SHA-256 of the files that it was calibrated on.
         random: Number of made-up samples that it was calibrated on.
+        recorded: All settings.
+        samples: Number of samples that it was calibrated on.
     """
 
     config: Mapping[str, Any] | None
     calibration: tuple[str, ...] = ()
     random: int | None = None
+    recorded: Mapping[str, Any] | None = None
+    samples: int | None = None
 
     @property
     def needs_samples(self) -> bool:
@@ -68,13 +73,11 @@ def origin_of(proto: onnx.ModelProto) -> Origin:
     hashes = _loaded(props.get("qtool.calibration.sha256"))
     samples = props.get("qtool.calibration.samples", "")
     made_up = props.get("qtool.calibration.random") == "true" and samples.isdigit()
-    if not isinstance(config, dict):
+    if not isinstance(config, dict) or not _is_whole(config):
         return Origin(_guessed(proto))
-    defaults = _defaults(config)
-    names = [*(name for name in defaults if name in config), *(name for name in config if name not in defaults)]
-    given = {name: config[name] for name in names if name not in defaults or config[name] != defaults[name]}
     calibration = tuple(h for h in hashes if isinstance(h, str)) if isinstance(hashes, list) else ()
-    return Origin(given, calibration, int(samples) if made_up else None)
+    count = int(samples) if samples.isdigit() else None
+    return Origin(given_settings(config), calibration, count if made_up else None, config, count)
 
 
 def command(
@@ -83,6 +86,7 @@ def command(
     output: str,
     calibration: Sequence[str],
     extra: Sequence[tuple[str, str | None]] = (),
+    samples: int | None = None,
 ) -> str:
     """A line for a POSIX shell.
 
@@ -92,6 +96,7 @@ def command(
         output: Where the new file goes.
         calibration: Paths of samples; none: a placeholder.
         extra: (option, value) of what is to change.
+        samples: How many of the samples are to be taken; None: all.
     """
     words = ["qtool", "quantize", float_model]
     if origin.random is not None and origin.needs_samples:
@@ -99,8 +104,14 @@ def command(
     elif origin.needs_samples:
         for path in calibration or (PLACEHOLDER,):
             words += ["--calib", path]
+        words += [] if samples is None else ["--samples", str(samples)]
     replaced = {option for option, _ in extra}
-    for name, value in (origin.config or {}).items():
+    config = origin.config or {}
+    target = next((text for option, text in extra if option == "--target"), None)
+    if target is not None and origin.recorded is not None:
+        # what was the default of the one target may not be that of the other
+        config = given_settings({**origin.recorded, "target": target})
+    for name, value in config.items():
         words += _option(name, value, replaced)
     for option, text in extra:
         words += [option] if text is None else [option, text]
@@ -109,7 +120,7 @@ def command(
 
 def unknown_settings(origin: Origin) -> list[str]:
     """Recorded settings that no option of the command line stands for."""
-    known = {*_VALUES, *_FLAGS, *_PATTERNS, "tensor_methods"}
+    known = {*_VALUES, *_FLAGS, *_PATTERNS, "tensor_methods", "overrides"}
     return [name for name in origin.config or {} if name not in known]
 
 
@@ -126,7 +137,17 @@ def _option(name: str, value: Any, replaced: set[str]) -> list[str]:
         return [word for pattern in value for word in (_PATTERNS[name], pattern)]
     if name == "tensor_methods":
         return [word for glob, method in value for word in ("--method", f"{glob}={method}")]
+    if name == "overrides":
+        return [word for table in value for text in _overrides(table) for word in ("--override", text)]
     return []
+
+
+def _overrides(table: Mapping[str, Any]) -> Iterator[str]:
+    """An override of a file as the command line has it: one for each pattern."""
+    settings = {key: value for key, value in table.items() if key not in ("nodes", "float")}
+    words = [f"{key}:{str(value).lower() if isinstance(value, bool) else value}" for key, value in settings.items()]
+    for pattern in table["nodes"]:
+        yield f"{pattern}={','.join(words) or 'float'}"
 
 
 def literal(name: str) -> str:
@@ -192,9 +213,27 @@ def _guessed(proto: onnx.ModelProto) -> dict[str, Any] | None:
     return None
 
 
+def _is_whole(config: Mapping[str, Any]) -> bool:
+    """Whether the settings that this version knows are such as it would take."""
+    known = QuantConfig().to_dict()
+    try:
+        QuantConfig().with_options(**{name: value for name, value in config.items() if name in known})
+    except (ConfigError, TypeError):
+        return False
+    return True
+
+
+def given_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a command has to give: target and mode, and what differs from the defaults of those."""
+    plain, defaults = QuantConfig().to_dict(), _defaults(config)
+    names = [*(name for name in defaults if name in config), *(name for name in config if name not in defaults)]
+    defaults |= {name: plain[name] for name in _MODE}
+    return {name: config[name] for name in names if name not in defaults or config[name] != defaults[name]}
+
+
 def _defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """What the settings are where only target and mode are given."""
-    mode = {name: config[name] for name in ("target", "dynamic", "weight_only") if name in config}
+    mode = {name: config[name] for name in _MODE if name in config}
     try:
         return QuantConfig().with_options(**mode).to_dict()
     except ConfigError:  # a target of another version

@@ -8,6 +8,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from qtool.errors import QtoolError
 from qtool.evaluate.attribution.command import (
     Origin,
     calibration_files,
@@ -35,12 +36,14 @@ class Starting:
         model: Path of the float model.
         output: Where the new file goes.
         calibration: Files to calibrate on; none: not known.
+        samples: How many of their samples the file was made with, if not with all.
     """
 
     origin: Origin
     model: str
     output: str
     calibration: tuple[str, ...]
+    samples: int | None = None
 
     @classmethod
     def of(
@@ -59,7 +62,8 @@ class Starting:
             stem = "" if source is None else Path(source).stem
             calibration = calibration_files(origin.calibration, [Path(path).parent for path in near], stem)
         output = "MODEL.int8.onnx" if target is None else fresh_output(target)
-        return cls(origin, source or "MODEL.onnx", output, tuple(calibration))
+        fewer = _fewer(origin, calibration, samples) if origin.needs_samples else None
+        return cls(origin, source or "MODEL.onnx", output, tuple(calibration), fewer)
 
 
 def commands_of(starting: Starting, choices: Iterable[tuple[Sequence[Option], str]]) -> tuple[list[Command], list[str]]:
@@ -71,18 +75,37 @@ def commands_of(starting: Starting, choices: Iterable[tuple[Sequence[Option], st
     """
     origin = starting.origin
     lines = [
-        Command(command(origin, starting.model, starting.output, starting.calibration, options), why)
+        Command(command(origin, starting.model, starting.output, starting.calibration, options, starting.samples), why)
         for options, why in choices
     ]
     notes = []
     if lines and origin.needs_samples and origin.random is None and not starting.calibration:
         notes.append("CALIB in the commands stands for the samples that the model is to be calibrated on.")
+    if lines and starting.samples is not None:
+        count = f"{starting.samples} sample{'' if starting.samples == 1 else 's'}"
+        notes.append(
+            f"The quantized model was made with {count}, fewer than the data hold; the commands take the first ones. "
+            "If they were shuffled, add the --shuffle of then."
+        )
     if lines and origin.config is None:
         notes.append("The quantized model does not record qtool's settings: the commands have the default ones.")
     unknown = unknown_settings(origin)
     if lines and unknown:
         notes.append(f"The commands lack settings that have no option of their own: {', '.join(unknown)}.")
     return lines, notes
+
+
+def _fewer(origin: Origin, calibration: Sequence[str], samples: Samples) -> int | None:
+    """The recorded number of samples where the files hold more."""
+    from qtool.calibrate.samples import open_samples
+
+    if origin.samples is None or not calibration:
+        return None
+    try:
+        held = open_samples(list(calibration), samples.inputs).count
+    except QtoolError:  # files that the caller names may be anything
+        return None
+    return origin.samples if origin.samples < held else None
 
 
 def _path(model: str | PathLike[str] | onnx.ModelProto) -> str | None:

@@ -108,6 +108,7 @@ class LayerReport:
         saturated: Sums of two products that leave int16 on a CPU without VNNI; None if that cannot happen, or was not
             looked for.
         saturation_db: Decibels of the output against what those change.
+        own_without_vnni_db: Decibels of the output against what the operator adds by itself there: ``own`` and those.
         cause: What most of the own noise is.
         suggestion: The flag of ``qtool quantize`` that helps most, if any is needed.
         histograms: Of the quantized inputs.
@@ -130,9 +131,15 @@ class LayerReport:
     weight: str | None = None
     saturated: int | None = None
     saturation_db: float | None = None
+    own_without_vnni_db: float | None = None
     cause: Cause = Cause.NONE
     suggestion: str | None = None
     histograms: tuple[InputHistogram, ...] = ()
+
+    @property
+    def own_there_db(self) -> float | None:
+        """Own decibels on a CPU without VNNI, which are those here where nothing saturates."""
+        return self.own_db if self.own_without_vnni_db is None else self.own_without_vnni_db
 
     def to_dict(self) -> dict[str, Json]:
         """Strict JSON; see ``qtool.evaluate.report``."""
@@ -154,6 +161,7 @@ class LayerReport:
             "weight": self.weight,
             "saturated": self.saturated,
             "saturation_db": _number(self.saturation_db),
+            "own_without_vnni_db": _number(self.own_without_vnni_db),
             "cause": str(self.cause),
             "suggestion": self.suggestion,
             "histograms": [histogram.to_dict() for histogram in self.histograms],
@@ -187,6 +195,9 @@ class Attribution:
         commands: What to type next, the best first; empty if nothing is worth it.
         left_out: (node, reason) of quantized operators that no row is about.
         notes: What the reader should know, one line each.
+        saturation_loss_db: Decibels that the outputs are predicted to lose on a CPU without VNNI, beside what they
+            have here; None if no sum saturates.
+        without_vnni: Whether shares, ranks and causes are as on such a CPU.
     """
 
     layers: tuple[LayerReport, ...]
@@ -194,11 +205,15 @@ class Attribution:
     commands: tuple[Command, ...] = ()
     left_out: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    saturation_loss_db: float | None = None
+    without_vnni: bool = False
 
     def to_dict(self) -> dict[str, Json]:
         """Strict JSON; see ``qtool.evaluate.report``."""
         return {
             "samples": self.samples,
+            "saturation_loss_db": _number(self.saturation_loss_db),
+            "without_vnni": self.without_vnni,
             "layers": [layer.to_dict() for layer in self.layers],
             "commands": [command.to_dict() for command in self.commands],
             "left_out": [{"node": node, "reason": reason} for node, reason in self.left_out],

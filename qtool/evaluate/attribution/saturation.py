@@ -1,8 +1,9 @@
 """What a processor without VNNI would add to one operator: pairs of products that leave int16.
 
-``change`` is the whole of it on one batch: the product with saturating pairs less the exact one, as the output has it.
-``of_rows`` is its energy on further batches, estimated from some of their rows, because saturation is as rare as the
-largest activations are: a few samples may well have none.
+``change`` is the whole of it on one batch: the result with saturating pairs less the exact one. ``of_rows`` is its
+energy on further batches, from some of their rows, because saturation is as rare as the largest activations are: a few
+samples may well have none. Both compute codes bit for bit as such a processor does, and then what the operator does
+with the sums: bias, clamps and the range of its codes, but not the rounding to them.
 """
 
 from __future__ import annotations
@@ -14,17 +15,15 @@ from typing import Any
 import numpy as np
 
 from qtool import kernels
+from qtool.evaluate.attribution.energy import energy
+from qtool.evaluate.attribution.epilogue import ALL, Channels, Epilogue
 from qtool.evaluate.attribution.graph import Array, Graph
 from qtool.evaluate.attribution.units import Operand, StoredWeight, Unit
 from qtool.plan.receptive import Geometry
 from qtool.plan.saturation import can_saturate as pair_can_saturate
 
-DOMINANT = 10.0
-"""How many times an operator's own noise saturation has to make before it counts as its cause, ..."""
-NOTABLE = 10 ** (-2.5)
-"""... and how much beside its signal: 30 to 45 dB of own noise are usual at 8 bits. Less is only counted, as the
-processor that the model meets may have VNNI, and then there is none. What is evaluated as on a processor without it has
-neither bound."""
+NOTABLE_DB = 0.1
+"""Decibels of the outputs that saturation has to cost before it is worth a word."""
 
 MACS_PER_BATCH = 1 << 22
 """Products of the rows of a further batch, which bounds their number."""
@@ -61,8 +60,16 @@ def _stored(product: _Product, quantized: Graph) -> Array | None:
     return np.ascontiguousarray(stored.T if product.options.get("transB") else stored)
 
 
+def products_in_float(quantized: Graph) -> frozenset[str]:
+    """Names of the nodes in QDQ form that onnxruntime computes in float, so that nothing of them can saturate."""
+    from qtool.runtime.products import GraphView, float_reason, quantized_products
+
+    view = GraphView(quantized.source.proto.graph)
+    return frozenset(p.name for p in quantized_products(view) if float_reason(p, view) is not None)
+
+
 def can_saturate(unit: Unit, quantized: Graph) -> bool:
-    """Whether some activation would make a pair of a unit's weights leave int16."""
+    """Whether some activation would make a pair of a unit's weights leave int16; see also products_in_float."""
     product = _product(unit)
     stored = None if product is None else _stored(product, quantized)
     if product is None or stored is None or stored.ndim < 2:
@@ -72,7 +79,7 @@ def can_saturate(unit: Unit, quantized: Graph) -> bool:
 
 
 def change(unit: Unit, quantized: Graph, x: Array) -> tuple[int, Array | None]:
-    """Pairs that saturate on float input x, and what they change in the result of the product, before a bias or clamp.
+    """Pairs that saturate on float input x, and what they change in the operator's result.
 
     Args:
         unit: A unit.
@@ -89,16 +96,20 @@ def change(unit: Unit, quantized: Graph, x: Array) -> tuple[int, Array | None]:
     codes, scale, zero = _codes(product.operand, x)
     conv = product.kind == "ConvInteger"
     options = product.options if conv else {}
-    count, there = _saturating(product.kind, codes, stored, zero, options)
+    weight_zero = _of_channels(product.weight.zero, ALL)
+    count, there = _saturating(product.kind, codes, stored, zero, weight_zero, options)
     if not count:
         return 0, None
     if conv:
-        exact = kernels.conv_integer(codes, stored, zero, None, num_threads=1, **options)
+        exact = kernels.conv_integer(codes, stored, zero, weight_zero, num_threads=1, **options)
         column = (-1,) + (1,) * (codes.ndim - 2)
     else:
-        exact = kernels.matmul_integer(codes, stored, zero, None, num_threads=1)
+        exact = kernels.matmul_integer(codes, stored, zero, weight_zero, num_threads=1)
         column = (-1,)
-    return count, (there - exact).astype(np.float32) * (np.float32(scale) * _steps(product.weight, column))
+    steps = np.float32(scale) * _steps(product.weight, column)
+    behind = Epilogue(unit, stored.shape[0] if conv else stored.shape[-1])
+    changed = behind(there * steps, column) - behind(exact * steps, column)
+    return count, changed.astype(np.float32)
 
 
 def of_rows(unit: Unit, quantized: Graph, x: Array) -> tuple[int, float]:
@@ -122,20 +133,34 @@ def of_rows(unit: Unit, quantized: Graph, x: Array) -> tuple[int, float]:
         scale, zero = product.operand.params.scale, product.operand.params.zero
     limit = min(MOST_ROWS, max(FEWEST_ROWS, MACS_PER_BATCH // max(1, stored.size)))
     parts, matrices, total = _rows(product, stored, x, zero, limit)
-    steps = np.broadcast_to(_steps(product.weight, (-1,)), sum(matrix.shape[1] for matrix in matrices))
+    width = sum(matrix.shape[1] for matrix in matrices)
+    steps = np.broadcast_to(np.float32(scale) * _steps(product.weight, (-1,)), width)
+    behind = Epilogue(unit, width)
     count, lost, first = 0, 0.0, 0
     for part, matrix in zip(parts, matrices, strict=True):
+        channels = np.arange(first, first + matrix.shape[1])
+        first += matrix.shape[1]
         codes = part if part.dtype == np.uint8 else _codes(product.operand, part)[0]
         counts = np.zeros(matrix.shape[1], np.int64)
         there = kernels.matmul_saturating(codes, matrix, counts=counts, num_threads=1)
-        if counts.any():
-            exact = kernels.matmul_integer(codes, matrix, None, None, num_threads=1)
-            own = steps[first : first + matrix.shape[1]].astype(np.float64)
-            lost += float((np.square((there - exact).astype(np.float64)).sum(axis=0) * own * own).sum())
+        hit = np.flatnonzero(counts)
+        if len(hit):
             count += int(counts.sum())
-        first += matrix.shape[1]
+            columns, here = matrix[:, hit], channels[hit]
+            weight_zero = _of_channels(product.weight.zero, here)
+            exact = kernels.matmul_integer(codes, columns, zero, weight_zero, num_threads=1)
+            added = there[:, hit] - kernels.matmul_integer(codes, columns, None, None, num_threads=1)
+            own = steps[here]
+            lost += energy(behind((exact + added) * own, (-1,), here) - behind(exact * own, (-1,), here))
     looked_at = len(parts[0]) if parts else 0
-    return count, lost * float(scale) ** 2 * (total / looked_at if looked_at else 0.0)
+    return count, lost * (total / looked_at if looked_at else 0.0)
+
+
+def _of_channels(zero: Array | None, channels: Channels) -> Array | None:
+    """Zero points of some channels of a weight; None where all are 0."""
+    if zero is None or not zero.any():
+        return None
+    return zero if zero.size == 1 else zero.reshape(-1)[channels]
 
 
 def _rows(product: _Product, stored: Array, x: Array, zero: Array, limit: int) -> tuple[list[Array], list[Array], int]:
@@ -168,12 +193,14 @@ def _steps(weight: StoredWeight, column: tuple[int, ...]) -> Array:
     return (weight.scale.reshape(column) if weight.scale.size > 1 else weight.scale.reshape(())).astype(np.float32)
 
 
-def _saturating(kind: str, codes: Array, stored: Array, zero: Array, options: dict[str, Any]) -> tuple[int, Array]:
+def _saturating(
+    kind: str, codes: Array, stored: Array, zero: Array, weight_zero: Array | None, options: dict[str, Any]
+) -> tuple[int, Array]:
     from qtool.runtime.spec.quantized import Call
     from qtool.runtime.spec.saturating import Saturating
 
     machine = Saturating()
-    (result,) = machine.operators()[kind](Call((codes, stored, zero, None), options, 1, name="unit"))
+    (result,) = machine.operators()[kind](Call((codes, stored, zero, weight_zero), options, 1, name="unit"))
     return machine.record["unit"].saturated, result
 
 

@@ -91,8 +91,8 @@ def output_noise(
         return list(pool.map(noise, injected))
 
 
-def shares(ratios: Sequence[float], measured: Mapping[int, float]) -> list[float | None]:
-    """Shares of all units.
+def noises(ratios: Sequence[float], measured: Mapping[int, float]) -> list[float]:
+    """E of all units, those that were not measured estimated.
 
     Args:
         ratios: Own noise beside the signal of each unit.
@@ -100,7 +100,11 @@ def shares(ratios: Sequence[float], measured: Mapping[int, float]) -> list[float
     """
     gains = [measured[u] / ratios[u] for u in measured if 0.0 < ratios[u] < math.inf and math.isfinite(measured[u])]
     gain = statistics.median(gains) if gains else 1.0
-    noises = [measured.get(unit, gain * ratio) for unit, ratio in enumerate(ratios)]
+    return [measured.get(unit, gain * ratio) for unit, ratio in enumerate(ratios)]
+
+
+def shares(noises: Sequence[float]) -> list[float | None]:
+    """Shares of all units, whose E these are."""
     broken = [not math.isfinite(noise) for noise in noises]
     if any(broken):  # what makes NaN or infinities is to blame for everything
         return [1.0 / sum(broken) if bad else 0.0 for bad in broken]

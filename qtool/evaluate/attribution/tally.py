@@ -17,7 +17,6 @@ from qtool.evaluate.attribution.energy import difference_energy, energy
 from qtool.evaluate.attribution.graph import Array
 from qtool.evaluate.attribution.operator import Operator
 from qtool.evaluate.attribution.report import HISTOGRAM_BINS, InputHistogram
-from qtool.evaluate.attribution.saturation import DOMINANT, NOTABLE
 from qtool.evaluate.attribution.units import Codes, Operand, Unit
 from qtool.evaluate.attribution.walk import Arrays
 
@@ -128,9 +127,8 @@ class UnitTally:
         inputs: Tallies of the quantized activations by :func:`input_key`, shared between units.
     """
 
-    def __init__(self, unit: Unit, operator: Operator, *, without_vnni: bool = False) -> None:
+    def __init__(self, unit: Unit, operator: Operator) -> None:
         self.unit = unit
-        self._without_vnni = without_vnni
         self.operator = operator
         self.signal = 0.0
         self.energies = dict.fromkeys(PARTS, 0.0)
@@ -208,21 +206,13 @@ class UnitTally:
         self.saturation += changed
 
     @property
-    def saturates(self) -> bool:
-        """Whether saturation counts: all of it without VNNI, otherwise where it is most of the noise, and much."""
-        if self._without_vnni:
-            return self.saturation > 0.0
-        return self.saturation > NOTABLE * self.signal and self.saturation > DOMINANT * self.energies["own"]
-
-    @property
     def saturation_dominates(self) -> bool:
-        """Whether it counts, and is more than all other noise of the unit."""
-        return self.saturates and self.saturation > self.energies["own"]
+        """Whether it is more than all other noise of the unit."""
+        return self.saturation > self.energies["own"]
 
-    @property
-    def noise_to_signal(self) -> float:
-        """Own noise beside the output, with that of saturation where it counts; NaN counts as infinite."""
-        own = self.energies["own"] + (self.saturation if self.saturates else 0.0)
+    def noise_to_signal(self, *, saturation: bool) -> float:
+        """Own noise beside the output, with or without that of saturation; NaN counts as infinite."""
+        own = self.energies["own"] + (self.saturation if saturation else 0.0)
         if math.isnan(own):
             return math.inf
         return own / self.signal if self.signal else (math.inf if own else 0.0)

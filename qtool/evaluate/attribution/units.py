@@ -24,7 +24,7 @@ from qtool.evaluate.attribution.graph import Array, Graph, attribute, is_op
 if TYPE_CHECKING:
     import onnx
 
-_MADE = re.compile(
+MADE = re.compile(
     r"^(.+?)_(?:quantized|dequantized|float|QuantizeLinear_Output|DequantizeLinear_Output|QuantizeLinear_Input)(?:_\d+)?$"
 )
 MOVERS = frozenset(
@@ -499,13 +499,13 @@ class _Finder:
 
     def _names(self, *values: str) -> Iterator[str]:
         for value in values:
-            made = _MADE.match(value)
+            made = MADE.match(value)
             if made and value not in self._known:
                 yield made[1]
             yield value
             maker = self._graph.producer(value)
             if is_op(maker, "QuantizeLinear") and maker is not None:
-                inner = _MADE.match(maker.input[0])
+                inner = MADE.match(maker.input[0])
                 yield maker.input[0]
                 if inner:
                     yield inner[1]

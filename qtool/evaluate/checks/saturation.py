@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qtool.errors import QtoolError
+from qtool.evaluate.attribution.saturation import NOTABLE_DB
 from qtool.evaluate.checks.result import CheckResult, Finding, State, counted
 from qtool.evaluate.checks.subject import Subject
 from qtool.runtime.products import float_reason, is_depthwise, quantized_products
@@ -28,8 +29,6 @@ NAME, TITLE = "saturation", "Accuracy on a processor without VNNI"
 SAMPLES = 8
 SECONDS = 20.0
 """After this long no further sample is run; one always is."""
-NOTABLE_DB = 0.1
-"""Decibels of an output that saturation has to cost before the check flags it."""
 _LISTED = 20
 
 Array = npt.NDArray[Any]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
+from qtool.evaluate.candidates import Comparison
 from qtool.evaluate.report import Report
-from qtool.evaluate.writers import html, json_text, junit, markdown, table
+from qtool.evaluate.writers import comparison, html, json_text, junit, markdown, table
 
 WRITERS: Mapping[str, Callable[[Report, TextIO], None]] = {
     "table": table.write,
@@ -17,4 +18,11 @@ WRITERS: Mapping[str, Callable[[Report, TextIO], None]] = {
 }
 """Every form by name: ``write(report, stream)``."""
 
-__all__ = ["WRITERS"]
+COMPARISON_WRITERS: Mapping[str, Callable[[Comparison, TextIO], None]] = {
+    "markdown": comparison.write_markdown,
+    "junit": junit.write_comparison,
+    "html": html.write_comparison,
+}
+"""The same of a comparison of candidates, whose JSON is ``to_dict``."""
+
+__all__ = ["COMPARISON_WRITERS", "WRITERS"]

@@ -47,8 +47,13 @@ def share_chart(layers: Sequence[LayerReport]) -> str:
     )
 
 
-def decibel_chart(layers: Sequence[LayerReport]) -> str:
-    """Dots: own, inherited and total decibels of each operator, with the marks below which something is wrong."""
+def decibel_chart(layers: Sequence[LayerReport], *, without_vnni: bool = False) -> str:
+    """Dots: own, inherited and total decibels of each operator, with the marks below which something is wrong.
+
+    Args:
+        layers: The operators.
+        without_vnni: Whether to draw, where sums saturate on a processor without VNNI, the own decibels there as well.
+    """
     bottom = ROW * len(layers) + 4
     drawing = Drawing(WIDTH, bottom + 24, "decibels")
     left, right = 6.0, WIDTH - 6.0
@@ -66,13 +71,16 @@ def decibel_chart(layers: Sequence[LayerReport]) -> str:
     for row, layer in enumerate(layers):
         top = ROW * row
         drawing.text(left, top + 14, shortened(layer.node, 40), size=12, kind="mono halo")
-        values = [v for v in (layer.own_db, layer.inherited_db, layer.total_db) if v is not None and not math.isnan(v)]
+        there = layer.own_without_vnni_db if without_vnni else None
+        every = (layer.own_db, there, layer.inherited_db, layer.total_db)
+        values = [v for v in every if v is not None and not math.isnan(v)]
         if values:
             drawing.line([place(min(values)), place(max(values))], [top + 25] * 2, "muted", 1.2)
         for value, color, hollow in (
             (layer.inherited_db, "muted", True),
             (layer.total_db, "ink", False),
             (layer.own_db, "accent", False),
+            (there, "saturation", False),
         ):
             if value is not None and not math.isnan(value):
                 drawing.dot(place(value), top + 25, color, 11.0 if hollow else 7.0, hollow=hollow)

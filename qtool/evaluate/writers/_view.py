@@ -117,7 +117,7 @@ def view_of(report: Report) -> View:
         ],
         failures=[one_line(line) for line in report.failures],
         tiles=_tiles(report),
-        quality=[_quality(report, output) for output in report.outputs],
+        quality=[quality_table(report, output) for output in report.outputs],
         checks=[_check(check) for check in report.checks or ()],
         notes=[one_line(note) for note in report.notes],
     )
@@ -177,7 +177,8 @@ def percent_or_value(value: float, name: str, report: Report) -> str:
     return f"{format_value(value, metric)}{f' {metric.unit}' if metric.unit else ''}"
 
 
-def _quality(report: Report, output: OutputReport) -> Figures:
+def quality_table(report: Report, output: OutputReport) -> Figures:
+    """All metrics of one output, with intervals where there are some."""
     rows = []
     for name in report.metrics:
         metric = report.metric(name)
@@ -227,8 +228,8 @@ def _layers(found: Attribution) -> dict[str, Any]:
             Cell(str(layer.cause), kind=f"cause {layer.cause}"),
             *(
                 Cell(decibels(value), _sortable(value))
-                for value in (layer.own_db, layer.weight_db, layer.clip_db, layer.round_db, layer.inherited_db,
-                              layer.total_db)
+                for value in (layer.own_db, *([layer.own_there_db] if found.without_vnni else []), layer.weight_db,
+                              layer.clip_db, layer.round_db, layer.inherited_db, layer.total_db)
             ),
             Cell(percent(layer.clipped), layer.clipped or 0.0),
             Cell(ABSENT if layer.levels is None else f"{layer.levels_used} / {layer.levels}", layer.levels_used),
@@ -236,7 +237,8 @@ def _layers(found: Attribution) -> dict[str, Any]:
         ]
         for rank, layer in enumerate(found.layers, 1)
     ]  # fmt: skip
-    columns = ("#", "node", "operator", "share", "cause", "own", "weight", "clipping", "rounding", "inherited",
+    there = ("without VNNI",) if found.without_vnni else ()
+    columns = ("#", "node", "operator", "share", "cause", "own", *there, "weight", "clipping", "rounding", "inherited",
                "total", "clipped", "codes", "suggestion")  # fmt: skip
     measured = f"{found.samples} sample{'' if found.samples == 1 else 's'}"
     return {
@@ -244,7 +246,8 @@ def _layers(found: Attribution) -> dict[str, Any]:
         "charted": len(charted),
         "samples": measured,
         "share": _charts.share_chart(charted),
-        "decibels": _charts.decibel_chart(charted),
+        "decibels": _charts.decibel_chart(charted, without_vnni=found.without_vnni),
+        "without_vnni": found.without_vnni,
         "table": Figures("All quantized operators, in decibels", columns, rows, left=3),
         "cards": cards,
         "left_out": [(one_line(node), one_line(reason)) for node, reason in found.left_out],

@@ -10,10 +10,13 @@ import base64
 import hashlib
 from importlib.resources import files
 from importlib.util import find_spec
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from qtool.errors import ConfigError
 from qtool.evaluate.report import Report
+
+if TYPE_CHECKING:
+    from qtool.evaluate.candidates import Comparison
 
 NEEDED = ("jinja2", "matplotlib")
 
@@ -32,26 +35,45 @@ def require() -> None:
 
 
 def write(report: Report, stream: TextIO) -> None:
-    """Write the page.
+    """Write the page of an evaluation.
 
     Raises:
         ConfigError: If jinja2 or matplotlib is not installed.
     """
     require()
+    from qtool.evaluate.writers._view import view_of
+
+    _write("report.html.j2", view_of(report), stream)
+
+
+def write_comparison(comparison: Comparison, stream: TextIO) -> None:
+    """Write the page of a comparison of candidates.
+
+    Raises:
+        ConfigError: If jinja2 or matplotlib is not installed.
+    """
+    require()
+    from qtool.evaluate.writers._comparison_view import view_of_comparison
+
+    _write("comparison.html.j2", view_of_comparison(comparison), stream)
+
+
+def _write(name: str, view: object, stream: TextIO) -> None:
     import jinja2
     from markupsafe import Markup
 
-    from qtool.evaluate.writers._view import view_of
-
     folder = files("qtool.evaluate.writers") / "templates"
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FunctionLoader(lambda one: (folder / one).read_text(encoding="utf-8")),
     )
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("report.css", "report.js"))
     policy = f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'"
-    template = environment.from_string((folder / "report.html.j2").read_text(encoding="utf-8"))
-    page = template.render(
-        view=view_of(report),
+    page = environment.get_template(name).render(
+        view=view,
         policy=f"{policy}; base-uri 'none'; form-action 'none'",
         style=Markup(style),
         script=Markup(script),

@@ -10,6 +10,9 @@ from qtool.evaluate.writers.table import ABSENT, Table
 MOST_ROWS = 20
 """Rows on the screen; JSON has all."""
 
+MOST_NAMES = 5
+"""Names in a note; JSON and HTML have all."""
+
 
 def layer_tables(layers: Attribution | None, sensitivity: Sensitivity | None) -> tuple[Table, ...]:
     """The tables of what is there."""
@@ -28,10 +31,13 @@ def layer_notes(layers: Attribution | None, sensitivity: Sensitivity | None) -> 
         if one is None:
             continue
         notes |= dict.fromkeys(one.notes)
-        if one.left_out:
-            node, reason = one.left_out[0]
-            more = f" and {len(one.left_out) - 1} more" if len(one.left_out) > 1 else ""
-            notes[f"Quantized operators that no row is about: '{node}' ({reason}){more}."] = None
+        reasons: dict[str, list[str]] = {}
+        for node, reason in one.left_out:
+            reasons.setdefault(reason, []).append(f"'{node}'")
+        for reason, names in reasons.items():
+            shown, rest = names[:MOST_NAMES], len(names) - MOST_NAMES
+            more = f" and {rest} more" if rest > 0 else ""
+            notes[f"No row is about {', '.join(shown)}{more}: {reason}."] = None
     return tuple(notes)
 
 
@@ -45,15 +51,18 @@ def layer_commands(layers: Attribution | None, sensitivity: Sensitivity | None) 
 
 
 def _layers(layers: Attribution) -> Table:
-    rows = tuple(_row(layer) for layer in layers.layers[:MOST_ROWS])
+    there = layers.without_vnni
+    rows = tuple(_row(layer, without_vnni=there) for layer in layers.layers[:MOST_ROWS])
+    title = f"Layers, {_counted(layers.samples, len(layers.layers))}; dB of the output against each part"
+    own = ("own", "no VNNI") if there else ("own",)
     return Table(
-        f"Layers, {_counted(layers.samples, len(layers.layers))}; dB of the output against each part",
-        ("node", "share", "own", "weight", "clip", "round", "inherited", "total", "clipped", "codes", "cause"),
+        f"{title}; shares without VNNI" if there else title,
+        ("node", "share", *own, "weight", "clip", "round", "inherited", "total", "clipped", "codes", "cause"),
         rows,
     )
 
 
-def _row(layer: LayerReport) -> tuple[str, ...]:
+def _row(layer: LayerReport, *, without_vnni: bool) -> tuple[str, ...]:
     share = ABSENT if layer.share is None else f"{'' if layer.share_measured else '~'}{layer.share:.1%}"
     codes = ABSENT if layer.levels_used is None else f"{layer.levels_used}/{layer.levels}"
     return (
@@ -63,6 +72,7 @@ def _row(layer: LayerReport) -> tuple[str, ...]:
             _decibels(value)
             for value in (
                 layer.own_db,
+                *([layer.own_there_db] if without_vnni else []),
                 layer.weight_db,
                 layer.clip_db,
                 layer.round_db,

@@ -110,12 +110,15 @@ def _layers(found: Attribution) -> list[str]:
     shown = found.layers[:LAYERS_SHOWN]
     rows = [
         [md.code(one.node), md.plain(one.op_type), md.plain(share_text(one)), decibels(one.own_db),
-         decibels(one.total_db), md.plain(str(one.cause)), md.code(one.suggestion or "")]
+         *([decibels(one.own_there_db)] if found.without_vnni else []), decibels(one.total_db),
+         md.plain(str(one.cause)), md.code(one.suggestion or "")]
         for one in shown
     ]  # fmt: skip
     title = f"Where the noise comes from ({len(shown)} of {len(found.layers)} quantized operators)"
-    columns = ["node", "operator", "share", "own dB", "total dB", "cause", "suggestion"]
-    return ["", f"### {title}", "", *md.table(columns, rows, left=2)]
+    there = ["without VNNI"] if found.without_vnni else []
+    columns = ["node", "operator", "share", "own dB", *there, "total dB", "cause", "suggestion"]
+    notes = [f"{md.plain(note)}\n" for note in found.notes if found.without_vnni and "VNNI" in note]
+    return ["", f"### {title}", "", *notes, *md.table(columns, rows, left=2)]
 
 
 def _sensitivity(found: Sensitivity) -> list[str]:

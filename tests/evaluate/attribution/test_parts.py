@@ -19,7 +19,7 @@ from qtool.evaluate.attribution.command import Origin, command, literal, origin_
 from qtool.evaluate.attribution.lazy import lazy_graph
 from qtool.evaluate.attribution.operator import Operator
 from qtool.evaluate.attribution.report import LayerReport, ranked
-from qtool.evaluate.attribution.share import shares
+from qtool.evaluate.attribution.share import noises, shares
 from qtool.evaluate.attribution.tally import coarse
 from qtool.runtime import create_session
 from tests.evaluate.attribution.conftest import WIDTH, Folder, chain, weight_of
@@ -31,7 +31,9 @@ def _db(y: np.ndarray, error: np.ndarray) -> float:
 
 
 def layers(folder: Folder, **options: object) -> dict[str, LayerReport]:
-    report = qtool.evaluate(folder.model, folder.quant, folder.data, latency=False, layers=True, **options)
+    report = qtool.evaluate(
+        folder.model, folder.quant, folder.data, latency=False, layers=True, checks="none", **options
+    )
     assert report.layers is not None
     json.dumps(report.to_dict(), allow_nan=False)
     return {layer.node: layer for layer in report.layers.layers}
@@ -135,7 +137,9 @@ def test_a_file_of_onnxruntime(folder: Folder) -> None:
         quantize_static(folder.model, folder.quant, Reader(), quant_format=QuantFormat.QDQ)
     finally:
         logging.disable(logging.NOTSET)
-    report = qtool.evaluate(folder.model, folder.quant, folder.data, latency=False, layers=True, sensitivity=True)
+    report = qtool.evaluate(
+        folder.model, folder.quant, folder.data, latency=False, layers=True, sensitivity=True, checks="none"
+    )
     assert report.layers is not None
     assert report.sensitivity is not None
     assert {layer.node for layer in report.layers.layers} >= {"fc0", "fc1", "fc2", "fc3"}
@@ -164,7 +168,7 @@ def test_sensitivity_is_what_exclude_gains(folder: Folder) -> None:
     for unit in found.units:
         other = folder.path / f"{unit.node}.onnx"
         qtool.quantize(folder.model, folder.calib, output=other, per_channel=False, exclude=[unit.node])
-        apart = qtool.evaluate(folder.model, other, folder.data, latency=False, metrics=["sqnr"])
+        apart = qtool.evaluate(folder.model, other, folder.data, latency=False, metrics=["sqnr"], checks="none")
         excluded = apart.outputs[0].values["sqnr"]
         assert excluded is not None
         # --exclude also leaves float what another operator wrote as codes for this one alone
@@ -179,7 +183,7 @@ def test_models_in_memory_are_not_changed(folder: Folder) -> None:
     quant = qtool.quantize(model, folder.calib).model
     assert quant is not None
     before = model.SerializeToString(), quant.SerializeToString()
-    report = qtool.evaluate(model, quant, folder.data, latency=False, layers=True, sensitivity=True)
+    report = qtool.evaluate(model, quant, folder.data, latency=False, layers=True, sensitivity=True, checks="none")
     assert (model.SerializeToString(), quant.SerializeToString()) == before
     assert report.layers is not None
     assert report.layers.commands[0].text.startswith("qtool quantize MODEL.onnx --calib ")
@@ -198,7 +202,9 @@ def test_options_that_cannot_be(folder: Folder) -> None:
         qtool.evaluate(folder.model, folder.quant, folder.data, layers=True, engine="spec")
     with pytest.raises(ConfigError, match="layers are not looked at"):
         qtool.evaluate(folder.model, folder.quant, folder.data, layer_samples=3)
-    rows = qtool.evaluate(folder.model, folder.quant, folder.data, latency=False, layers=True, layer_samples=5).layers
+    rows = qtool.evaluate(
+        folder.model, folder.quant, folder.data, latency=False, layers=True, layer_samples=5, checks="none"
+    ).layers
     assert rows is not None
     assert rows.samples == 5
 
@@ -220,9 +226,9 @@ def test_sessions_that_live_on_change_nothing(folder: Folder, monkeypatch: pytes
 
 def test_shares() -> None:
     # the third was not measured: its ratio times the median gain of the others, which is 2
-    assert shares([0.1, 0.2, 0.1], {0: 0.2, 1: 0.4}) == pytest.approx([0.25, 0.5, 0.25])
-    assert shares([0.0, 0.0], {}) == [0.0, 0.0]
-    assert shares([0.1, np.inf], {0: 0.1}) == [0.0, 1.0]
+    assert shares(noises([0.1, 0.2, 0.1], {0: 0.2, 1: 0.4})) == pytest.approx([0.25, 0.5, 0.25])
+    assert shares(noises([0.0, 0.0], {})) == [0.0, 0.0]
+    assert shares(noises([0.1, np.inf], {0: 0.1})) == [0.0, 1.0]
 
 
 def test_ranking_puts_what_is_broken_first_and_what_is_unknown_last() -> None:
@@ -288,7 +294,7 @@ def test_a_tensor_without_a_name_in_the_float_model_is_left_out(folder: Folder) 
             for index, name in enumerate(names):
                 names[index] = "other" if name == "h1" else name
     onnx.save(model, folder.model)
-    report = qtool.evaluate(folder.model, folder.quant, folder.data, latency=False, layers=True)
+    report = qtool.evaluate(folder.model, folder.quant, folder.data, latency=False, layers=True, checks="none")
     assert report.layers is not None
     assert {node for node, _ in report.layers.left_out} == {"fc1", "fc2"}
     assert [layer.node for layer in report.layers.layers] == ["fc0"]

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from qtool.evaluate.writers import WRITERS
+from qtool.evaluate.writers import COMPARISON_WRITERS, WRITERS
 from tests.browser import HEIGHT, Browser, chromium
-from tests.reports import HOSTILE, SHOWN, full, small
+from tests.reports import HOSTILE, SHOWN, compared, full, small
 
 CONTRAST = """
 (() => {
@@ -58,6 +58,55 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with path.open("w", encoding="utf-8") as stream:
         WRITERS["html"](full(HOSTILE), stream)
     return path
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("comparison") / "comparison.html"
+    with path.open("w", encoding="utf-8") as stream:
+        COMPARISON_WRITERS["html"](compared(HOSTILE), stream)
+    return path
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_a_comparison_fits_the_window_and_is_quiet(browser: Browser, comparison: Path, width: int):
+    browser.open(comparison, width)
+    assert browser.complaints() == []
+    assert browser.requests() == [comparison.as_uri()]
+    assert browser.value("document.documentElement.scrollWidth") == width
+    image = Image.open(io.BytesIO(browser.screenshot()))
+    assert len(image.convert("RGB").getcolors(1 << 20) or []) > 50
+    levels = browser.value("[...document.querySelectorAll('h1,h2,h3,h4')].map((h) => Number(h.tagName[1]))")
+    assert levels == [1, 2, 2, 2, 2, 2]
+    inside = (
+        "[...document.querySelectorAll('svg.chart')].every((chart) => [...chart.querySelectorAll('text')].every((t) => "
+        "t.getBBox().x >= 0 && t.getBBox().x + t.getBBox().width <= chart.viewBox.baseVal.width + 1))"
+    )
+    assert browser.value(inside)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_comparison_can_be_read_in_both_themes(browser: Browser, comparison: Path, scheme: str):
+    browser.open(comparison, 1280, media={"prefers-color-scheme": scheme})
+    browser.value("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    ratio, where = browser.value(CONTRAST)
+    assert ratio >= 4.5, where
+
+
+def test_names_in_a_comparison_stay_text_and_its_table_is_sorted(browser: Browser, comparison: Path):
+    browser.open(comparison, 1280)
+    assert browser.value("window.pwned === undefined")
+    assert browser.value("[document.scripts.length, document.styleSheets.length]") == [1, 1]
+    assert SHOWN in browser.value("[...document.querySelectorAll('td.mono')].map((cell) => cell.textContent)")
+    labels = browser.value("[...document.querySelectorAll('svg.chart')].map((e) => e.getAttribute('aria-label'))")
+    assert [SHOWN in label for label in labels] == [True, True]
+    rows = "document.querySelectorAll('table.sortable')[0].tBodies[0].rows"
+    order = f"[...{rows}].map((r) => r.cells[0].textContent).join(' ')"
+    click = "[...document.querySelectorAll('th button')].find((b) => b.textContent === 'size').click()"
+    assert browser.value(order) == "float 1 2 3 4"
+    browser.value(click)
+    assert browser.value(order) == "4 2 1 3 float"
+    assert browser.complaints() == []
 
 
 @pytest.mark.parametrize("width", [400, 1280])
