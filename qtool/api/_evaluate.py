@@ -89,7 +89,7 @@ def evaluate(
     from qtool.evaluate import gates as gating
     from qtool.evaluate.checks import Subject, run_checks, select_checks
     from qtool.evaluate.checks.ranges import NAME as RANGES
-    from qtool.evaluate.checks.ranges import watch_inputs
+    from qtool.evaluate.checks.ranges import watch_inputs, watch_layers
     from qtool.evaluate.compare import compare
     from qtool.evaluate.details import model_details
     from qtool.runtime import require_engine
@@ -137,6 +137,7 @@ def evaluate(
             num_threads=num_threads,
             progress=progress,
             engine=engine,
+            watch=watch_layers(subject) if any(check.name == RANGES for check in wanted) else None,
         )
         if wanted:
             release(cycles=False)  # what came before

@@ -11,9 +11,12 @@ from qtool.api.settings import Progress
 from qtool.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import onnx
 
     from qtool.calibrate.samples import Samples
+    from qtool.evaluate.attribution.tally import InputTally
     from qtool.evaluate.report import Report
 
 WITHOUT_VNNI = "spec-avx2"
@@ -60,8 +63,23 @@ def with_layers(
     num_threads: int | None,
     progress: Progress | None,
     engine: str = "ort",
+    watch: Callable[[InputTally], None] | None = None,
 ) -> Report:
-    """The report with what was asked for about layers."""
+    """The report with what was asked for about layers.
+
+    Args:
+        report: What there is already.
+        reference: The float model.
+        candidate: The quantized model.
+        samples: Inputs of the float model.
+        layers: See :func:`qtool.api.evaluate`, as for all that follows.
+        layer_samples: Of both.
+        sensitivity: The same.
+        num_threads: Of each session.
+        progress: Called with the stage, what is done, and all.
+        engine: Of the comparison.
+        watch: Called with what was seen of each quantized activation.
+    """
     from qtool.evaluate.attribution.attribute import attribute
     from qtool.evaluate.sensitivity import measure_sensitivity
     from qtool.runtime.lean import release
@@ -77,6 +95,7 @@ def with_layers(
             layer_samples=layer_samples,
             num_threads=num_threads,
             progress=clock.progress("layers"),
+            watch=watch,
             without_vnni=engine == WITHOUT_VNNI,
         )
         report = replace(report, layers=found)

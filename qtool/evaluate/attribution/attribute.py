@@ -29,8 +29,8 @@ from qtool.evaluate.attribution.operator import FloatPart, Operator, float_part
 from qtool.evaluate.attribution.order import sink_dequantizers
 from qtool.evaluate.attribution.report import Attribution, Cause, LayerReport, ranked
 from qtool.evaluate.attribution.saturation import can_saturate, change, of_rows, products_in_float
-from qtool.evaluate.attribution.share import MOST_MEASURED, Errors, output_noise
-from qtool.evaluate.attribution.tally import UnitTally
+from qtool.evaluate.attribution.share import MOST_MEASURED, Errors, Switchboard
+from qtool.evaluate.attribution.tally import InputTally, UnitTally
 from qtool.evaluate.attribution.units import Unit, Units, find_units
 from qtool.evaluate.attribution.verdict import Verdict, judge
 from qtool.evaluate.attribution.walk import OBSERVED, Arrays, needs, walk
@@ -141,6 +141,7 @@ def attribute(
     num_threads: int | None = None,
     calibration: Sequence[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    watch: Callable[[InputTally], None] | None = None,
     without_vnni: bool = False,
 ) -> Attribution:
     """Attribute the noise of a quantized model to its operators.
@@ -155,6 +156,7 @@ def attribute(
         calibration: Files that the commands calibrate on; by default those beside the models and the data whose hash
             is the recorded one.
         progress: Called with (operators done, operators in all), all samples together.
+        watch: Called at the end with what was seen of each quantized activation.
         without_vnni: Whether to judge operators as on a processor without VNNI, where sums of two products saturate:
             what that adds is then part of the noise of each, however little it is. Otherwise it is where the outputs
             would lose a tenth of a decibel there.
@@ -172,10 +174,14 @@ def attribute(
     looks = [(run.first_feeds, run.errors.kept), *run.once_more()]
     run.close()
     measured: dict[int, float] = {}
-    for feeds, kept in looks:
-        injected = [(pair.units[u].output, error) for u, error in kept]
-        found = output_noise(pair.reference, injected, feeds, num_threads) if injected else []
+    injected = [(feeds, [(pair.units[u].output, error) for u, error in kept]) for feeds, kept in looks]
+    board = Switchboard(pair.reference, [name for _, errors in injected for name, _ in errors])
+    for (feeds, errors), (_, kept) in zip(injected, looks, strict=True):
+        found = board.output_noise(errors, feeds, num_threads)
         measured |= {u: noise for (u, _), noise in zip(kept, found, strict=True)}
+    if watch is not None:
+        for tally in run.activations():
+            watch(tally)
     verdict = judge(run.tallies, measured, run.injected, without_vnni=without_vnni)
     return _report(pair, run, verdict, float_model, quant_model, samples, calibration)
 
@@ -365,6 +371,13 @@ class _Run:
                     kept.append((number, self._saturated(number, tally, arrays, error)))
                 tally.operator.close()
             yield feeds, kept
+
+    def activations(self) -> Iterator[InputTally]:
+        """What was seen of each quantized activation; of one that several units read, each time the same."""
+        for tally in self.tallies:
+            yield from tally.inputs
+            if tally.output is not None:
+                yield tally.output
 
     def close(self) -> None:
         """Give the sessions back."""

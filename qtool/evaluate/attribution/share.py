@@ -17,8 +17,8 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from itertools import count
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from qtool.calibrate.collect import available_cores
 from qtool.evaluate.attribution.energy import difference_energy, energy
 from qtool.evaluate.attribution.graph import Array, Graph
 from qtool.runtime import Session, create_session
-
-if TYPE_CHECKING:
-    pass
 
 MOST_MEASURED = 24
 MOST_BYTES = 64 << 20
@@ -63,32 +60,46 @@ class Errors:
         return [(unit, error) for _, _, unit, error in sorted(self._heap, key=lambda one: (-one[0], one[1]))]
 
 
-def output_noise(
-    reference: Graph,
-    injected: Sequence[tuple[str, Array]],
-    feeds: Mapping[str, Array],
-    num_threads: int | None,
-) -> list[float]:
-    """E_l for several operators.
+class Switchboard:
+    """The float model with an input that is added to each of some tensors.
 
     Args:
         reference: The float model.
-        injected: (output of the operator, error).
-        feeds: One sample.
-        num_threads: Runs at a time, with a thread each: they need not wait for each other, as threads of one run do.
+        names: Outputs of operators; some may be there more than once.
     """
-    session, slots = _switchboard(reference, list(dict.fromkeys(name for name, _ in injected)))
-    off: dict[str, Array] = {slot: np.zeros((), dtype) for slot, dtype in slots.values()}
-    plain = _floats(session.run({**feeds, **off}))
 
-    def noise(one: tuple[str, Array]) -> float:
-        name, error = one
-        slot, dtype = slots[name]
-        noisy = _floats(session.run({**feeds, **off, slot: error.astype(dtype, copy=False)}))
-        return sum(_relative(plain[output], noisy[output]) for output in plain)
+    def __init__(self, reference: Graph, names: Sequence[str]) -> None:
+        self._reference = reference
+        self._names = list(dict.fromkeys(names))
 
-    with ThreadPoolExecutor(num_threads or available_cores()) as pool:
-        return list(pool.map(noise, injected))
+    @cached_property
+    def _session(self) -> Session:
+        return _switchboard(self._reference, self._names)
+
+    def output_noise(
+        self, injected: Sequence[tuple[str, Array]], feeds: Mapping[str, Array], num_threads: int | None
+    ) -> list[float]:
+        """E_l for several operators.
+
+        Args:
+            injected: (output of the operator, error).
+            feeds: One sample.
+            num_threads: Runs at a time, with a thread each: they need not wait for each other, as threads of one run
+                do.
+        """
+        if not injected:
+            return []
+        session = self._session
+        off: dict[str, Array] = {_slot(name): np.zeros((), np.float32) for name in self._names}
+        plain = _floats(session.run({**feeds, **off}))
+
+        def noise(one: tuple[str, Array]) -> float:
+            name, error = one
+            noisy = _floats(session.run({**feeds, **off, _slot(name): error.astype(np.float32, copy=False)}))
+            return sum(_relative(plain[output], noisy[output]) for output in plain)
+
+        with ThreadPoolExecutor(num_threads or available_cores()) as pool:
+            return list(pool.map(noise, injected))
 
 
 def noises(ratios: Sequence[float], measured: Mapping[int, float]) -> list[float]:
@@ -123,8 +134,11 @@ def _floats(arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
 
 
-def _switchboard(reference: Graph, names: Sequence[str]) -> tuple[Session, dict[str, tuple[str, np.dtype[Any]]]]:
-    """The float model with an input that is added to each of some tensors: tensor -> (input, type)."""
+def _slot(name: str) -> str:
+    return f"{name}:error"
+
+
+def _switchboard(reference: Graph, names: Sequence[str]) -> Session:
     import onnx
 
     source = reference.source.proto
@@ -143,18 +157,7 @@ def _switchboard(reference: Graph, names: Sequence[str]) -> tuple[Session, dict[
         for index, name in enumerate(copy.output):
             copy.output[index] = renamed.get(name, name)
         for name in made:
-            graph.node.add(op_type="Add", input=[renamed[name], f"{name}:error"], output=[name])
-    types = _types(reference, names)
-    slots: dict[str, tuple[str, np.dtype[Any]]] = {}
+            graph.node.add(op_type="Add", input=[renamed[name], _slot(name)], output=[name])
     for name in names:
-        slot = f"{name}:error"
-        graph.input.append(onnx.helper.make_tensor_value_info(slot, onnx.helper.np_dtype_to_tensor_dtype(types), None))
-        slots[name] = (slot, types)
-    session = create_session(model.SerializeToString(), num_threads=1, base_dir=reference.source.base_dir)
-    return session, slots
-
-
-def _types(reference: Graph, names: Sequence[str]) -> np.dtype[Any]:
-    """The one type of the tensors."""
-    del reference, names
-    return np.dtype(np.float32)
+        graph.input.append(onnx.helper.make_tensor_value_info(_slot(name), onnx.TensorProto.FLOAT, None))
+    return create_session(model.SerializeToString(), num_threads=1, base_dir=reference.source.base_dir)

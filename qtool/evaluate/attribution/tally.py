@@ -70,6 +70,8 @@ class InputTally:
     def _count(self, codes: Array, low: int, number: int) -> None:
         if self.used is None:
             self.used = np.zeros(number, bool)
+        if self.used.all():
+            return
         if codes.dtype.itemsize == 1:
             seen = np.bincount(codes.reshape(-1).view(np.uint8), minlength=256)[:256] > 0
             if low < 0:

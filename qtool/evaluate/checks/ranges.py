@@ -23,6 +23,7 @@ from qtool.evaluate.checks.subject import Subject
 if TYPE_CHECKING:
     import onnx
 
+    from qtool.evaluate.attribution.tally import InputTally
     from qtool.runtime.products import GraphView
 
 NAME, TITLE = "ranges", "Values outside the calibrated range"
@@ -83,6 +84,10 @@ class Range:
         if most > high:
             self.outside += int(np.count_nonzero(values > high))
 
+    def is_of(self, other: Range | None) -> bool:
+        """Whether both stand for the same codes."""
+        return other is not None and (self.low, self.high, self.step) == (other.low, other.high, other.step)
+
     @property
     def share(self) -> float:
         """Share of the values that lie outside."""
@@ -106,6 +111,9 @@ def check(subject: Subject) -> CheckResult:
     tensors: dict[str, Range] = {}
     if subject.layers:
         written, on_codes = dict(tensor_ranges(subject.graph)), dict(code_ranges(subject.graph, subject.light_float))
+        seen = {name: span for name, span in subject.seen_ranges.items() if span.is_of(on_codes.get(name))}
+        for name in seen:
+            del on_codes[name]
         start = time.perf_counter()
         for feeds in subject.first(SAMPLES).batches(1):
             for spans, quantized in ((written, True), (on_codes, False)):
@@ -116,7 +124,7 @@ def check(subject: Subject) -> CheckResult:
                     spans[name].add(array.astype(np.float32, copy=False))
             if time.perf_counter() - start > SECONDS:
                 break
-        tensors = on_codes | written
+        tensors = seen | on_codes | written
     if not inputs and not tensors:
         return CheckResult(NAME, TITLE, "skipped", "No input of the model is quantized with a fixed range.")
     flagged = [(name, span, True) for name, span in inputs.items() if span.outside]
@@ -145,6 +153,21 @@ def watch_inputs(subject: Subject) -> Callable[[Mapping[str, Array]], None]:
         for name, span in inputs.items():
             if name in feeds:
                 span.add(feeds[name].astype(np.float32, copy=False))
+
+    return watch
+
+
+def watch_layers(subject: Subject) -> Callable[[InputTally], None]:
+    """What takes over what the attribution of noise saw of the float model's tensors, so that nobody runs it again."""
+
+    def watch(tally: InputTally) -> None:
+        params, statistics = tally.operand.params, tally.statistics
+        if params is None or not statistics.finite or statistics.pos_inf or statistics.neg_inf:
+            return  # a range of the moment; nothing came; or infinities, which statistics count but do not keep
+        span = Range(params.low, params.high, float(params.scale))
+        span.least, span.most = statistics.minimum, statistics.maximum
+        span.outside, span.elements = tally.outside, statistics.finite
+        subject.seen_ranges[tally.operand.tensor] = span
 
     return watch
 

@@ -36,6 +36,7 @@ class Subject:
 
     Attributes:
         input_ranges: What somebody saw of the inputs in all samples (``ranges.watch_inputs``); None: nobody looked.
+        seen_ranges: What somebody saw of tensors of the float model (``ranges.watch_layers``).
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Subject:
         self.batch_size = batch_size or BATCH
         self.layers = layers
         self.input_ranges: Mapping[str, Range] | None = None
+        self.seen_ranges: dict[str, Range] = {}
         self._sessions: dict[bool, Session] = {}
         self._exposed: dict[bool, tuple[tuple[str, ...], Session]] = {}
 

@@ -10,6 +10,8 @@ import pytest
 
 import qtool
 from qtool.evaluate.checks import ranges
+from qtool.evaluate.checks.subject import Subject
+from qtool.runtime import Session
 from tests.evaluate.checks.subjects import f32, subject
 from tests.models import build
 
@@ -141,7 +143,8 @@ def test_an_input_that_is_moved_before_it_is_quantized_is_the_input() -> None:
     assert result.findings[0].values["low"] == pytest.approx(-128 / 127)
 
 
-def test_a_result_of_an_operator_on_codes_is_looked_at_in_the_float_model() -> None:
+def on_codes() -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """A product on codes whose result is calibrated on [0, 1], and its float model."""
     reference = build(
         "g (float[N,2] x) => (float[N,2] y) { h = MatMul(x, w) y = Relu(h) }", {"w": np.eye(2, dtype="f")}
     )
@@ -160,10 +163,38 @@ def test_a_result_of_an_operator_on_codes_is_looked_at_in_the_float_model() -> N
         "zw": np.int8(0),
         "sh": np.float32(1 / 255),
     }
-    model = build(text, arrays)
+    return reference, build(text, arrays)
+
+
+def test_a_result_of_an_operator_on_codes_is_looked_at_in_the_float_model() -> None:
+    reference, model = on_codes()
     x = f32(0.5, 2)[None]
     assert ranges.check(subject(reference, model, x)).state == "ok"
     result = ranges.check(subject(reference, model, x, layers=True))
     (finding,) = result.findings
     assert (finding.subject, finding.values["most"], finding.values["share"]) == ("h", 2.0, 0.5)
     assert finding.values["excess"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("values", "runs", "share", "most"),
+    [(f32(0.5, 2), 0, 0.5, 2.0), (f32(np.inf, 2), 1, 1.0, np.inf)],  # statistics keep no infinities
+)
+def test_what_the_layers_saw_is_not_run_again(
+    values: np.ndarray, runs: int, share: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exposed: list[bool] = []
+    original = Subject.exposed
+
+    def counted(self: Subject, names: tuple[str, ...], *, quantized: bool) -> Session:
+        exposed.append(quantized)
+        return original(self, names, quantized=quantized)
+
+    monkeypatch.setattr(Subject, "exposed", counted)
+    reference, model = on_codes()
+    report = qtool.evaluate(reference, model, {"x": values[None]}, layers=True, latency=False, checks="ranges")
+    assert exposed.count(False) == runs
+    (result,) = report.checks
+    assert result.values["tensors"] == 1
+    (finding,) = (f for f in result.findings if f.subject == "h")
+    assert (finding.values["share"], finding.values["most"]) == (share, most)
