@@ -19,16 +19,15 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from qtool import wire
 from qtool.errors import ModelError
 
 if TYPE_CHECKING:
     import onnx
 
 MIN_BYTES = 1 << 16  # a weight below this is parsed with the rest
-# field numbers of onnx.proto
-_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
-_ELSEWHERE = frozenset((4, 5, 6, 7, 10, 11, 13, 14))  # values of a tensor in other forms, or in another file
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
+# fields of a tensor in onnx.proto with its values in another form, or in another file
+_ELSEWHERE = frozenset((4, 5, 6, 7, 10, 11, 13, 14))
 # whole bytes an element, and the same bytes in memory as in the file
 _TYPES = frozenset(
     getattr(ir.DataType, name)
@@ -188,7 +187,7 @@ def skeleton_of(path: Path) -> Skeleton | None:
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             return _walk_model(data)
-        except (ValueError, IndexError):
+        except ValueError:
             return None
 
 
@@ -196,93 +195,40 @@ def _walk_model(data: mmap.mmap) -> Skeleton | None:
     kept: list[bytes] = []
     graph: list[bytes] | None = None
     payloads: dict[int, tuple[int, int]] = {}
-    for number, wire, start, content, stop in _fields(data, 0, len(data)):
-        if number != _GRAPH or wire != _BYTES:
-            kept.append(data[start:stop])
+    for field in wire.fields(data, 0, len(data)):
+        if field.number != wire.GRAPH or field.wire != wire.BYTES:
+            kept.append(data[field.tag : field.end])
             continue
         if graph is not None:
             return None  # two parts of one message, which a parser merges
         graph = []
         place = 0
-        for inner, inner_wire, inner_start, inner_content, inner_stop in _fields(data, content, stop):
-            if inner != _INITIALIZER or inner_wire != _BYTES:
-                graph.append(data[inner_start:inner_stop])
-                continue
-            found = _raw_data(data, inner_content, inner_stop) if inner_stop - inner_content > MIN_BYTES else None
-            if found is None:
-                graph.append(data[inner_start:inner_stop])
+        for inner in wire.fields(data, field.content, field.end):
+            is_tensor = inner.number == wire.INITIALIZER and inner.wire == wire.BYTES
+            raw = _raw_data(data, inner) if is_tensor and inner.end - inner.content > MIN_BYTES else None
+            if raw is None:
+                graph.append(data[inner.tag : inner.end])
             else:
-                before, offset, length = found
-                graph.append(_message(_INITIALIZER, data[inner_content:before] + data[offset + length : inner_stop]))
-                payloads[place] = (offset, length)
-            place += 1
+                rest = data[inner.content : raw.tag] + data[raw.end : inner.end]
+                graph.append(wire.message(wire.INITIALIZER, rest))
+                payloads[place] = (raw.content, raw.end - raw.content)
+            place += is_tensor
     if graph is None or not payloads:
         return None
-    return Skeleton(b"".join([*kept, _message(_GRAPH, b"".join(graph))]), payloads)
+    return Skeleton(b"".join([*kept, wire.message(wire.GRAPH, b"".join(graph))]), payloads)
 
 
-def _raw_data(data: mmap.mmap, start: int, stop: int) -> tuple[int, int, int] | None:
-    """Where the field of a tensor's raw data begins, where the data, and their length; None if it has others."""
+def _raw_data(data: mmap.mmap, tensor: wire.Field) -> wire.Field | None:
+    """The raw data of a tensor; None if there are few, or it has its values in another form."""
     found = None
-    for number, wire, field, content, end in _fields(data, start, stop):
-        if number in _ELSEWHERE:
+    for field in wire.fields(data, tensor.content, tensor.end):
+        if field.number in _ELSEWHERE:
             return None
-        if number == _RAW_DATA:
-            if found is not None or wire != _BYTES:
+        if field.number == wire.RAW_DATA:
+            if found is not None or field.wire != wire.BYTES:
                 return None
-            found = (field, content, end - content)
-    return found if found is not None and found[2] >= MIN_BYTES else None
-
-
-def _fields(data: mmap.mmap, start: int, stop: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """Fields of a message: number, wire type, where it begins, where its content begins, and where it ends.
-
-    Raises:
-        ValueError: If the message is not well formed.
-    """
-    at = start
-    while at < stop:
-        begin = at
-        tag, at = _varint(data, at)
-        number, wire = tag >> 3, tag & 7
-        content = at
-        if wire == _VARINT:
-            _, at = _varint(data, at)
-        elif wire == _BYTES:
-            length, content = _varint(data, at)
-            at = content + length
-        elif wire in (_FIXED32, _FIXED64):
-            at += 4 if wire == _FIXED32 else 8
-        else:
-            raise ValueError("a group, which ONNX has not")
-        if at > stop or number == 0:
-            raise ValueError("a field that reaches over the end of its message")
-        yield number, wire, begin, content, at
-
-
-def _varint(data: mmap.mmap, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 64:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise ValueError("a number that is too long")
-
-
-def _message(number: int, content: bytes) -> bytes:
-    return _number(number << 3 | _BYTES) + _number(len(content)) + content
-
-
-def _number(value: int) -> bytes:
-    digits = bytearray()
-    while value > 0x7F:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    digits.append(value)
-    return bytes(digits)
+            found = field
+    return found if found is not None and found.end - found.content >= MIN_BYTES else None
 
 
 def move_to_file(model: ir.Model, path: Path) -> None:
@@ -307,5 +253,7 @@ def move_to_file(model: ir.Model, path: Path) -> None:
         if held.dtype not in _TYPES or held.nbytes < MIN_BYTES:
             continue
         info = ExternalDataInfo(proto)
-        file = files.setdefault(info.location, WeightFile(path.parent / info.location))
+        if info.location not in files:
+            files[info.location] = WeightFile(path.parent / info.location)
+        file = files[info.location]
         value.const_value = FileTensor(file, info.offset or 0, held.dtype, ir.Shape(held.shape.numpy()), held.name)

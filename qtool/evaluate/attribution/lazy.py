@@ -8,22 +8,17 @@ onnxruntime what it maps instead of copying.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
+from qtool import wire
 from qtool.calibrate.segments import SourceGraph, read_graph
 
 if TYPE_CHECKING:
     import onnx
 
 SMALL_BYTES = 1024
-_GRAPH, _INITIALIZER, _RAW_DATA, _EXTERNAL_DATA, _DATA_LOCATION = 7, 5, 9, 13, 14  # fields in onnx.proto
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types of protobuf
-
-# field, wire type, start of its tag, start of its content, end
-_Field: TypeAlias = tuple[int, int, int, int, int]
 
 
 def lazy_graph(model: str | PathLike[str] | onnx.ModelProto) -> SourceGraph:
@@ -55,17 +50,17 @@ def _without_weights(path: Path) -> onnx.ModelProto | None:
     import onnx
 
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        top = list(_fields(data, 0, len(data)))
-        graphs = [field for field in top if field[0] == _GRAPH]
+        top = list(wire.fields(data, 0, len(data)))
+        graphs = [field for field in top if field[0] == wire.GRAPH]
         if len(graphs) != 1:
             return None
-        _, wire, _, start, end = graphs[0]
-        if wire != _BYTES:
+        _, kind, _, start, end = graphs[0]
+        if kind != wire.BYTES:
             return None
-        head = b"".join(data[field[2] : field[4]] for field in top if field[0] != _GRAPH)
+        head = b"".join(data[field[2] : field[4]] for field in top if field[0] != wire.GRAPH)
         rest, tensors = [], []
-        for number, kind, tag, content, stop in _fields(data, start, end):
-            if number == _INITIALIZER and kind == _BYTES:
+        for number, kind, tag, content, stop in wire.fields(data, start, end):
+            if number == wire.INITIALIZER and kind == wire.BYTES:
                 tensors.append(_tensor(data, content, stop, path.name))
             else:
                 rest.append(data[tag:stop])
@@ -86,10 +81,10 @@ def _tensor(data: mmap.mmap, start: int, end: int, location: str) -> onnx.Tensor
     import onnx
 
     pieces, raw = [], None
-    for number, kind, tag, content, stop in _fields(data, start, end):
-        if number in (_EXTERNAL_DATA, _DATA_LOCATION):
+    for number, kind, tag, content, stop in wire.fields(data, start, end):
+        if number in (wire.EXTERNAL_DATA, wire.DATA_LOCATION):
             return None
-        if number == _RAW_DATA and kind == _BYTES and stop - content > SMALL_BYTES:
+        if number == wire.RAW_DATA and kind == wire.BYTES and stop - content > SMALL_BYTES:
             raw = content, stop - content
         else:
             pieces.append(data[tag:stop])
@@ -103,45 +98,6 @@ def _tensor(data: mmap.mmap, start: int, end: int, location: str) -> onnx.Tensor
         for key, value in (("location", location), ("offset", str(raw[0])), ("length", str(raw[1]))):
             tensor.external_data.add(key=key, value=value)
     return tensor
-
-
-def _fields(data: mmap.mmap, position: int, end: int) -> Iterator[_Field]:
-    """The fields of a message.
-
-    Raises:
-        ValueError: If it does not end where its last field does.
-    """
-    while position < end:
-        tag = position
-        key, position = _varint(data, position, end)
-        number, wire = key >> 3, key & 7
-        content = position
-        if wire == _VARINT:
-            _, position = _varint(data, position, end)
-        elif wire == _FIXED64:
-            position += 8
-        elif wire == _FIXED32:
-            position += 4
-        elif wire == _BYTES:
-            length, content = _varint(data, position, end)
-            position = content + length
-        else:
-            raise ValueError(f"Wire type {wire} at byte {tag}.")
-        if position > end:
-            raise ValueError(f"A field at byte {tag} ends behind its message.")
-        yield number, wire, tag, content, position
-
-
-def _varint(data: mmap.mmap, position: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < end and shift < 70:
-        byte = data[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, position
-        shift += 7
-    raise ValueError(f"No number at byte {position}.")
 
 
 def tensor_bytes(tensor: onnx.TensorProto, folder: Path | None) -> onnx.TensorProto:
