@@ -45,12 +45,12 @@ def command() -> NoReturn:
     arrives, or ends as it would have.
     """
     code = main()
+    atexit._run_exitfuncs()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):  # broken, closed or none: the interpreter knows what to do
         sys.exit(code)
-    atexit._run_exitfuncs()
     os._exit(code)
 
 
