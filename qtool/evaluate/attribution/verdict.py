@@ -81,4 +81,6 @@ def _of_all_samples(tally: UnitTally, injected: float | None, saturation: bool) 
 def _loss(before: float, after: float) -> float:
     if not before:
         return math.inf if after else 0.0
-    return max(0.0, 10.0 * math.log10(after / before)) if math.isfinite(after) else 0.0
+    if not math.isfinite(before):  # nothing is left to lose
+        return 0.0
+    return max(0.0, 10.0 * math.log10(after / before)) if math.isfinite(after) else math.inf
