@@ -132,6 +132,8 @@ def check_statistics_destination(
 
 
 def _check_place(output: Path) -> None:
+    if str(output) == "-":
+        raise ConfigError("Output '-' would be stdout, which gets the path of the result; expected the name of a file.")
     if output.is_dir():
         raise ConfigError(f"Output '{output}' is a directory; expected a file name.")
     if not output.parent.is_dir():

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +19,20 @@ WEIGHT_ONLY = "Weight-only mode"
 RUN = "Run and output"
 LAYERS = "Layers"
 GATES = "Gates"
+
+
+def output_file(text: str) -> Path:
+    """The file of ``-o``; a path drops the slash that says that a folder is meant.
+
+    Raises:
+        ConfigError: If it ends with one.
+    """
+    from qtool.errors import ConfigError
+
+    if text.endswith(tuple(filter(None, (os.sep, os.altsep)))):
+        raise ConfigError(f"Output '{text}' is a folder; expected the name of a file.")
+    return Path(text)
+
 
 Threads = Annotated[
     int | None,

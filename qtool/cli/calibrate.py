@@ -59,6 +59,7 @@ def calibrate(
             "--output",
             "-o",
             metavar="STATS",
+            parser=opt.output_file,
             show_default="MODEL.stats.npz beside MODEL",
             help="Where the statistics go.",
             rich_help_panel=opt.RUN,

@@ -59,6 +59,7 @@ def convert(
             "--output",
             "-o",
             metavar="FILE",
+            parser=opt.output_file,
             show_default="MODEL.qdq.onnx (or .qlinear, .float) beside MODEL",
             help="Where the converted model goes.",
             rich_help_panel=opt.RUN,

@@ -49,6 +49,7 @@ def prepare(
             "--output",
             "-o",
             metavar="FILE",
+            parser=opt.output_file,
             show_default="MODEL.prepared.onnx beside MODEL",
             help="Where the prepared model goes.",
             rich_help_panel=opt.RUN,

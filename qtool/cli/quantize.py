@@ -170,6 +170,7 @@ def quantize(
             "--output",
             "-o",
             metavar="FILE",
+            parser=opt.output_file,
             show_default="MODEL.int8.onnx beside MODEL; in weight-only mode the type of weights instead of int8",
             help="Where the quantized model goes.",
             rich_help_panel=opt.RUN,

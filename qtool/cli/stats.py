@@ -114,7 +114,13 @@ def merge(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="OUT", show_default=False, help="Where the sum goes.", rich_help_panel=opt.RUN
+            "--output",
+            "-o",
+            metavar="OUT",
+            parser=opt.output_file,
+            show_default=False,
+            help="Where the sum goes.",
+            rich_help_panel=opt.RUN,
         ),
     ],
     force: opt.Overwrite = False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,6 +245,10 @@ def _from_proto(proto: onnx.ModelProto, subject: str) -> ir.Model:
         )
     if proto.graph.sparse_initializer:
         raise ModelError(f"{subject} has sparse initializers, which qtool does not read.")
+    names = Counter(tensor.name for tensor in proto.graph.initializer)
+    twice = next((name for name, count in names.items() if count > 1), None)
+    if twice is not None:  # runtimes do not agree on which one counts
+        raise ModelError(f"{subject} is not valid: initializer '{twice}' is there {names[twice]} times; expected one.")
     for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         if _holds_map(info.type):
             raise ModelError(
