@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from qtool.api.arguments import checked_arguments
 from qtool.api.clock import Clock
 from qtool.api.layers import require_layers, with_layers
 from qtool.api.models import comparable, interface_of, parsed
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from qtool.evaluate.report import Report
 
 
+@checked_arguments
 def evaluate(
     float_model: ModelLike | bytes,
     quant_model: ModelLike | bytes,
