@@ -1189,11 +1189,11 @@ cdef void _count_block(
     if needed > h.exponent or h.pending >= FLUSH:
         _flush(h.sets, h.n_sets, h.stride, 2 * <Py_ssize_t>half, h.counts)
         h.pending = 0
-        steps = needed - h.exponent
-        if steps > 0:
-            for i in range(_min(steps, h.bits + 1)):   # then all counts are beside zero, and stay there
-                _widen_counts(h.counts, 2 * <Py_ssize_t>half)
-            h.exponent = needed
+        steps = <int>_min(needed - h.exponent, h.bits + 1)     # then all counts are beside zero, and stay there
+        while steps > 0:
+            _widen_counts(h.counts, 2 * <Py_ssize_t>half)
+            steps -= 1
+        h.exponent = <int>_max(h.exponent, needed)
     limit = (h.exponent + 127) << 23 if h.exponent > -127 else <int32_t>1 << (h.exponent + 149)
     a = h.sets
     b = h.sets + (1 % h.n_sets) * h.stride
