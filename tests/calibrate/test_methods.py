@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qtool.calibrate.methods import METHODS, parse_method
+from qtool.calibrate.methods import METHODS, entropy, parse_method
 from qtool.calibrate.statistics import TensorStatistics, merge
 from qtool.dtypes import qdtype
 from qtool.errors import ConfigError
@@ -234,6 +234,29 @@ def test_entropy_is_not_swamped_by_the_zeros_of_a_relu():
     low, high = range_of("entropy", of(x))
     assert low == 0
     assert 3 < high <= x.max()
+
+
+@pytest.mark.parametrize("levels", [8, 128, 256])
+@pytest.mark.parametrize("kind", ["normal", "tailed", "few", "sparse", "equal"])
+def test_entropy_estimates_every_length_within_its_bound(kind: str, levels: int):
+    rng = np.random.default_rng(5)
+    counts = {
+        "normal": lambda: np.histogram(np.abs(rng.standard_normal(100_000)), 3000)[0],
+        "tailed": lambda: np.histogram(np.abs(rng.standard_t(2, 100_000)), 4096)[0],
+        "few": lambda: rng.integers(0, 5, 100),
+        "sparse": lambda: np.where(rng.random(4000) < 0.02, rng.integers(1, 2**40, 4000), 0),
+        "equal": lambda: np.full(2000, 7),
+    }[kind]().astype(np.float64)
+    counts = counts[: int(np.flatnonzero(counts)[-1]) + 1]
+    filled = counts > 0
+    sums = entropy._Sums(counts[filled], np.append(0.0, np.cumsum(counts)), np.append(0, np.cumsum(filled)))
+    lengths = np.arange(1, len(counts) + 1, 7)
+    lengths = lengths[sums.members[lengths] > 0]
+    estimates, error = entropy._estimates(sums, counts, lengths, levels)
+    exact = np.array([entropy._divergence(sums, int(length), levels) for length in lengths])
+    assert np.array_equal(np.isinf(estimates), np.isinf(exact))
+    finite = np.isfinite(exact)
+    assert np.abs(estimates[finite] - exact[finite]).max() <= error < 2e-8
 
 
 def test_entropy_of_more_levels_than_bins_keeps_everything():

@@ -71,9 +71,11 @@ def _best_length(counts: Floats, levels: int) -> int:
     lengths = np.unique(np.concatenate([few, many]))
     filled = counts > 0
     sums = _Sums(counts[filled], np.append(0.0, np.cumsum(counts)), np.append(0, np.cumsum(filled)))
-    divergences = [_divergence(sums, int(length), levels) for length in lengths]
+    estimates, error = _estimates(sums, counts, lengths, levels)
+    likely = lengths[estimates <= estimates.min() + 2 * error]
+    divergences = [_divergence(sums, int(length), levels) for length in likely]
     best = min(divergences)
-    return int(max(length for length, d in zip(lengths, divergences, strict=True) if d <= best))
+    return int(max(length for length, d in zip(likely, divergences, strict=True) if d <= best))
 
 
 class _Sums(NamedTuple):
@@ -88,6 +90,36 @@ class _Sums(NamedTuple):
     filled: Floats
     mass: Floats
     members: npt.NDArray[np.int64]
+
+
+def _estimates(sums: _Sums, counts: Floats, lengths: npt.NDArray[np.int64], levels: int) -> tuple[Floats, float]:
+    """Divergences of all lengths at once, and a bound of their error.
+
+    With q the same for all members of a group, sum p log(p / q) is sum p log p less a product for each group, and
+    sum p log p a difference of running sums: groups are visited instead of bins.
+
+    Returns:
+        float64, shape (lengths,), and the most by which one of them differs from :func:`_divergence`.
+    """
+    total, last = sums.mass[-1], lengths - 1
+    terms = np.append(0.0, np.cumsum(counts * np.log(np.maximum(counts, 1.0))))
+    ends, clipped = counts[last], total - sums.mass[lengths]
+    inner, means = np.zeros(len(lengths)), np.maximum(ends, 1.0)  # of groups of one bin: no error, and the bin
+    possible = (ends > 0) | (clipped == 0)  # else P has mass where Q has none
+    long = np.flatnonzero((lengths > levels) & possible)
+    if len(long):
+        starts = -(np.arange(levels + 1) * -lengths[long, np.newaxis] // levels)
+        members, mass, term = (np.diff(running[starts], axis=1) for running in (sums.members, sums.mass, terms))
+        mean = mass / np.maximum(members, 1)
+        # a group of one bin is represented exactly, which the rounded sums would not say
+        inner[long] = np.where(members > 1, term - mass * np.log(np.maximum(mean, 1.0)), 0.0).sum(axis=1)
+        means[long] = np.maximum(mean[:, -1], 1.0)
+    whole = ends + clipped
+    outer = whole * np.log(np.maximum(whole, 1.0) / means) - ends * np.log(np.maximum(ends, 1.0) / means) - clipped
+    found = np.where(possible, inner + np.where(clipped > 0, outer, 0.0), np.inf)
+    # each running sum of n terms is exact to n roundings of itself, and each of the groups takes a difference of two
+    error = 2.0 * np.finfo(np.float64).eps * len(counts) * min(levels, len(counts)) * (terms[-1] / total + 1.0)
+    return found / total, float(error)
 
 
 def _divergence(sums: _Sums, length: int, levels: int) -> float:
