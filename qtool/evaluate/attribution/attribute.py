@@ -172,13 +172,16 @@ def attribute(
     run = _Run(pair, num_threads, progress)
     run.all(pair.samples, layer_samples)
     looks = [(run.first_feeds, run.errors.kept), *run.once_more()]
-    run.close()
+    run.close()  # the arena that its sessions shared is taken over
     measured: dict[int, float] = {}
     injected = [(feeds, [(pair.units[u].output, error) for u, error in kept]) for feeds, kept in looks]
     board = Switchboard(pair.reference, [name for _, errors in injected for name, _ in errors])
     for (feeds, errors), (_, kept) in zip(injected, looks, strict=True):
         found = board.output_noise(errors, feeds, num_threads)
         measured |= {u: noise for (u, _), noise in zip(kept, found, strict=True)}
+    del board, injected, looks
+    release_arena()
+    release(cycles=False)
     if watch is not None:
         for tally in run.activations():
             watch(tally)
@@ -386,8 +389,6 @@ class _Run:
         self._models = ()
         for tally in self.tallies:
             tally.operator.close(kept=True)
-        release_arena()
-        release(cycles=False)
 
 
 def _report(
