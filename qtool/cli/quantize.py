@@ -166,14 +166,10 @@ def quantize(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            parser=opt.output_file,
-            show_default="MODEL.int8.onnx beside MODEL; in weight-only mode the type of weights instead of int8",
-            help="Where the quantized model goes.",
-            rich_help_panel=opt.RUN,
+        opt.output_file(
+            "FILE",
+            "the quantized model goes",
+            default="MODEL.int8.onnx beside MODEL; in weight-only mode the type of weights instead of int8",
         ),
     ] = None,
     force: opt.Force = False,
