@@ -53,6 +53,25 @@ def _file(text: str) -> Path:
     return Path(text)
 
 
+def _register(libraries: list[str] | None) -> None:
+    if libraries:
+        from qtool.api import register_custom_ops
+
+        for library in libraries:
+            register_custom_ops(library)
+
+
+CustomOps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--custom-ops",
+        metavar="LIB",
+        callback=_register,
+        show_default=False,
+        help="Shared library of operators that onnxruntime does not have itself. Repeatable.",
+        rich_help_panel=RUN,
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(

@@ -73,6 +73,7 @@ def calibrate(
     batch: opt.Batch = None,
     max_memory: opt.MaxMemory = None,
     threads: opt.Threads = None,
+    custom_ops: opt.CustomOps = None,  # noqa: ARG001 - its callback does the work
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,

@@ -61,6 +61,7 @@ def convert(
     ] = None,
     force: opt.Overwrite = False,
     threads: opt.Threads = None,
+    custom_ops: opt.CustomOps = None,  # noqa: ARG001 - its callback does the work
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,
