@@ -50,9 +50,18 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     if not is_importing(frame):
         _arrived.set()
         raise KeyboardInterrupt
-    timer = threading.Timer(RETRY_SECONDS, signal.raise_signal, [signum])
+    timer = threading.Timer(RETRY_SECONDS, _send_again, [signum])
     timer.daemon = True
     timer.start()
+
+
+def _send_again(signum: int) -> None:
+    """To the main thread itself: a signal of another thread would not wake it from a system call."""
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:
+        signal.pthread_kill(main, signum)
+    else:
+        signal.raise_signal(signum)
 
 
 def is_importing(frame: FrameType | None) -> bool:

@@ -21,8 +21,27 @@ LAYERS = "Layers"
 GATES = "Gates"
 
 
-def output_file(text: str) -> Path:
-    """The file of ``-o``; a path drops the slash that says that a folder is meant.
+def output_file(metavar: str, what: str, *, default: str | Literal[False] = False) -> Any:
+    """The option ``-o``; what it says when it is not given differs by command.
+
+    Args:
+        metavar: What stands for the file in the help.
+        what: What goes there.
+        default: Where that goes by itself; False where the option must be given.
+    """
+    return typer.Option(
+        "--output",
+        "-o",
+        metavar=metavar,
+        parser=_file,
+        show_default=default,
+        help=f"Where {what}.",
+        rich_help_panel=RUN,
+    )
+
+
+def _file(text: str) -> Path:
+    """A path that is no folder; ``Path`` would drop the slash that says so.
 
     Raises:
         ConfigError: If it ends with one.
@@ -34,6 +53,25 @@ def output_file(text: str) -> Path:
     return Path(text)
 
 
+def _register(libraries: list[str] | None) -> None:
+    if libraries:
+        from qtool.api import register_custom_ops
+
+        for library in libraries:
+            register_custom_ops(library)
+
+
+CustomOps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--custom-ops",
+        metavar="LIB",
+        callback=_register,
+        show_default=False,
+        help="Shared library of operators that onnxruntime does not have itself. Repeatable.",
+        rich_help_panel=RUN,
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(

@@ -110,6 +110,15 @@ def test_c61_the_outlier_is_first_and_excluding_it_gains_20_db(tmp_path):
     assert gained >= 20
 
 
+def test_models_in_the_wrong_order_are_noted(tmp_path):
+    model, x = build(MATMUL, {"w": normal(8, 4)}), normal(8, 8, seed=1)
+    quantized = qtool.quantize(model, {"x": x}).model
+    said = "The first model holds quantized operators and the second one none: are they in the order FLOAT QUANT?"
+    assert said in judged(tmp_path, quantized, model, x).notes
+    assert said not in judged(tmp_path, model, quantized, x).notes
+    assert said not in judged(tmp_path, model, model, x).notes
+
+
 @pytest.mark.parametrize("form", ["qlinear", "qdq"])
 def test_c62_and_c64_a_sound_model_agrees_and_fuses(tmp_path, form):
     text = """m (float[N,3,8,8] x) => (float[N,4,6,6] y) {
