@@ -106,7 +106,7 @@ def _charts(comparison: Comparison, drawn: list[int], names: list[str]) -> list[
         return []
     reports = comparison.reports
     metric = reports[0].metric(comparison.accuracy)
-    up = Axis(heading(metric), lambda value: f"{value:.4g}")
+    up = Axis(heading(metric), lambda value: f"{value:.4g}", metric.bounds)
     costs: list[tuple[Axis, list[float]]] = [
         (
             Axis("size", lambda value: format_bytes(round(value))),
