@@ -283,6 +283,7 @@ def test_command_has_the_settings_of_the_file(folder: Folder) -> None:
 def test_names_that_are_globs() -> None:
     assert literal("/a/MatMul") == "/a/MatMul"
     assert literal("a[0]*?") == "a[[]0][*][?]"
+    assert (literal("op:MatMul"), literal("domain:x*")) == ("[o]p:MatMul", "[d]omain:x[*]")
 
 
 def test_a_tensor_without_a_name_in_the_float_model_is_left_out(folder: Folder) -> None:
