@@ -68,7 +68,8 @@ def _best_length(counts: Floats, levels: int) -> int:
     many = np.linspace(few[-1], size, _CANDIDATES).astype(np.int64)
     clipped = 1.0 - np.cumsum(counts) / counts.sum()
     few = few[clipped[few - 1] <= _OUTLIERS]
-    lengths = np.unique(np.concatenate([few, many]))
+    lengths = np.concatenate([few, many])  # ascending
+    lengths = lengths[np.diff(lengths, prepend=0) > 0]
     filled = counts > 0
     sums = _Sums(counts[filled], np.append(0.0, np.cumsum(counts)), np.append(0, np.cumsum(filled)))
     estimates, error = _estimates(sums, counts, lengths, levels)
