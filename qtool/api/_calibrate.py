@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from qtool.api.arguments import checked_arguments
 from qtool.api.clock import Clock
 from qtool.api.data import files_of, observe, open_any
 from qtool.api.limits import budget, check_limit, keeps_limit
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from qtool.calibrate.statistics import Statistics
 
 
+@checked_arguments
 @keeps_limit
 def calibrate(
     model: ModelLike,

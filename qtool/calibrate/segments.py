@@ -163,6 +163,44 @@ class SegmentedModel:
             arrays.clear()
             yield seen, alive
 
+    def read_from(self, first: int) -> set[str]:
+        """Values that segments from ``first`` on read and do not make themselves; nothing if there are none."""
+        read: set[str] = set()
+        for segment in reversed(self._segments[first:]):
+            read = (read - set(segment.outputs)) | set(segment.inputs)
+        return read
+
+    def first_reader(self, name: str) -> int:
+        """The first segment that reads a value."""
+        return next(at for at, segment in enumerate(self._segments) if name in segment.inputs)
+
+    def resume(
+        self, values: Mapping[str, Array], first: int, kept: Collection[str]
+    ) -> Iterator[tuple[int, dict[str, Array]]]:
+        """Run the model from a segment on.
+
+        Args:
+            values: What :meth:`read_from` names, and those of the kept ones that earlier segments make.
+            first: The segment to begin with.
+            kept: Names of wanted tensors that stay to the end.
+
+        Yields:
+            The number of each segment, before it is run, and the values that it and later ones read, with the kept
+            ones so far; in the end the number of segments, and the kept ones.
+
+        Raises:
+            DataError: If a segment does not run.
+        """
+        held = dict(values)
+        for number, segment in enumerate(self._segments[first:], first):
+            yield number, held
+            arrays = segment.session.run({name: held[name] for name in segment.inputs}, segment.outputs)
+            held |= arrays
+            for name in segment.dropped:
+                if name not in kept:
+                    held.pop(name, None)
+        yield len(self._segments), held
+
     # ------------------------------------------------------------------------------------------------------- building
 
     def _build(self, per_segment: int) -> list[_Segment]:

@@ -7,7 +7,6 @@ grow with the number of samples.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,13 +16,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from qtool.errors import ConfigError, ModelError
 from qtool.evaluate.labels import kinds_of, misfit, require_numbers
-from qtool.evaluate.latency import measure_all
+from qtool.evaluate.latency import Timings, measure_all
 from qtool.evaluate.metrics import PRIMARY, applying, select_metrics, unknown
 from qtool.evaluate.metrics.base import Array, LabelKind, Metric
 from qtool.evaluate.paired import limit, statistics
 from qtool.evaluate.report import Latency, OutputReport, Report, Sizes, Source
 from qtool.evaluate.sizes import model_bytes
 from qtool.evaluate.tally import OutputTally
+from qtool.evaluate.turns import TURN, Turns
 
 if TYPE_CHECKING:
     import onnx
@@ -35,11 +35,16 @@ ModelLike: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 
 BATCH_BYTES = 4 << 20
 """Bytes of inputs and outputs of one batch; activations in between take some ten times as much."""
+HEAVY_BYTES = 4 << 20
+"""Of a float model that takes some milliseconds for a sample, so that batches save no time."""
+FEWEST_BATCHES = 24
+"""Of a heavy model, where samples are enough: the pass over them is then a measurement of latency as well."""
 MAX_BATCH = 8  # activations of more cost memory and, measured on the zoo, save no time
 LATENCY_SECONDS = 0.02
 """About the longest run that is timed: a median wants many runs more than large ones."""
 LATENCY_BUDGET = (0.1, 1.0)
-"""Seconds of timing for each model at least and at most; in between, half of what the models ran on the samples."""
+"""Seconds of timing for each model at least and at most; in between, half of what the models ran on the samples. Where
+that pass itself has as much as the least, it is the measurement."""
 
 
 def compare(
@@ -182,15 +187,23 @@ def compare_all(
         ),
     ]
     first = 0
-    seconds = 0.0
     labelled: tuple[str, LabelKind] | None = None
     done = 0
     if batch_size is None:
         batch_size = automatic_batch_size(samples, reference)
-    for count, feeds in samples.counted_batches(batch_size):
-        start = time.perf_counter()
-        expected = reference.run(feeds, wanted)
-        seconds += time.perf_counter() - start
+        if float_bytes >= HEAVY_BYTES:
+            batch_size = min(batch_size, max(1, samples.count // FEWEST_BATCHES))
+    named = quant_models if len(quant_models) > 1 else [None] * len(candidates)
+    timed = latency and engine == "ort"
+    turns = Turns(
+        [
+            partial(_run, reference, None, wanted),
+            *(partial(_run, session, model, wanted) for model, session in zip(named, candidates, strict=True)),
+        ],
+        turn=TURN if timed else 1,
+    )
+    for step in turns.over(samples.counted_batches(batch_size)):
+        count, (expected, *others) = step.count, step.outputs
         batch_labels = None if answers is None else answers[done : done + count]
         if labels is not None and answers is not None and batch_labels is not None:
             fitting = kinds_of(
@@ -212,27 +225,26 @@ def compare_all(
                 [OutputTally(info, chosen, kind if info.name == name else None) for info in compared]
                 for _ in candidates
             ]
-        for model, candidate, own in zip(quant_models, candidates, tallies, strict=True):
-            with _blamed_on(model if len(quant_models) > 1 else None):
-                start = time.perf_counter()
-                found = candidate.run(feeds, wanted)
-                seconds += time.perf_counter() - start
+        for found, own in zip(others, tallies, strict=True):
             for tally in own:
                 name = tally.info.name
                 theirs = batch_labels if labelled is not None and name == labelled[0] else None
                 tally.update(expected[name], found[name], theirs, count, fixed_batch=samples.fixed_batch is not None)
         done += count
         if watch is not None:
-            watch(feeds)
+            watch(step.feeds)
         if progress is not None:
             progress(done, samples.count)
 
     timings: Sequence[Latency | None] = [None] * len(candidates)
-    if latency and engine == "ort":
-        size = latency_batch_size(first, seconds / ((1 + len(candidates)) * done))
+    if timed:
         least, most = (limit * (1 + len(candidates)) for limit in LATENCY_BUDGET)
-        budget = min(max(least, seconds / 2), most)
-        timings = _measure_latency(reference, candidates, samples, size, num_threads, budget)
+        timing, size = turns.timings(least), first
+        if timing is None:
+            size = latency_batch_size(first, turns.seconds / ((1 + len(candidates)) * done))
+            budget = min(max(least, turns.seconds / 2), most)
+            timing, size = _measure_latency([reference, *candidates], samples, size, budget)
+        timings = _latencies(timing, size, num_threads)
     found_outputs = [_reports(own, done) for own in tallies]
     return tuple(
         Report(
@@ -388,15 +400,14 @@ def latency_batch_size(largest: int, seconds: float) -> int:
 
 
 def _measure_latency(
-    reference: Session,
-    candidates: Sequence[Session],
-    samples: Samples,
-    batch_size: int,
-    threads: int | None,
-    budget: float,
-) -> tuple[Latency, ...]:
+    sessions: Sequence[Session], samples: Samples, batch_size: int, budget: float
+) -> tuple[Timings, int]:
+    """Latency of each model on the first samples, and how many they are."""
     count, feeds = next(samples.counted_batches(batch_size))
-    timing = measure_all([partial(session.run, feeds) for session in (reference, *candidates)], budget=budget)
+    return measure_all([partial(session.run, feeds) for session in sessions], budget=budget), count
+
+
+def _latencies(timing: Timings, batch_size: int, threads: int | None) -> tuple[Latency, ...]:
     float_seconds, *seconds = timing.medians
     return tuple(
         Latency(
@@ -404,11 +415,18 @@ def _measure_latency(
             quantized_ms=each * 1e3,
             rounds=timing.rounds,
             runs=timing.runs,
-            batch_size=count,
+            batch_size=batch_size,
             threads=threads,
         )
         for each in seconds
     )
+
+
+def _run(
+    session: Session, model: ModelLike | None, wanted: Sequence[str] | None, feeds: Mapping[str, Array]
+) -> dict[str, Array]:
+    with _blamed_on(model):
+        return session.run(feeds, wanted)
 
 
 def _source(model: ModelLike) -> Path | bytes | onnx.ModelProto:

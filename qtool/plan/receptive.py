@@ -50,6 +50,8 @@ class Geometry:
         padded = np.pad(x, [(0, 0), (0, 0), *pads], constant_values=fill) if any(map(any, pads)) else x
         sizes = self.sizes(x.shape[2:])
         count = len(x) * math.prod(sizes)
+        if count <= limit:
+            return self._all_rows(padded, sizes)
         chosen = np.linspace(0, max(count - 1, 0), min(count, limit)).astype(np.intp)
         batch, *places = np.unravel_index(chosen, (len(x), *sizes))
         starts = [place * stride for place, stride in zip(places, self.strides, strict=True)]
@@ -61,6 +63,21 @@ class Geometry:
         stacked = np.stack(taps, axis=1)  # (rows, kernel elements, channels)
         parts = np.split(stacked, self.groups, axis=2)
         return [np.ascontiguousarray(part).reshape(len(chosen), -1) for part in parts]
+
+    def _all_rows(self, padded: Array, sizes: list[int]) -> list[Array]:
+        """The same for every element of the output: whole windows are copied, which takes far less than picking."""
+        taps = list(itertools.product(*(range(k) for k in self.kernel)))
+        channels = padded.shape[1]
+        stacked = np.empty((len(padded), *sizes, len(taps), channels), padded.dtype)
+        for tap, offset in enumerate(taps):
+            window = tuple(
+                slice(o * d, o * d + (size - 1) * stride + 1, stride)
+                for o, d, size, stride in zip(offset, self.dilations, sizes, self.strides, strict=True)
+            )
+            stacked[..., tap, :] = np.moveaxis(padded[(slice(None), slice(None), *window)], 1, -1)
+        rows = stacked.reshape(-1, len(taps), channels)
+        parts = np.split(rows, self.groups, axis=2)
+        return [np.ascontiguousarray(part).reshape(len(rows), -1) for part in parts]
 
     def sizes(self, spatial: tuple[int, ...]) -> list[int]:
         """Size of the output, for an input of such a size."""

@@ -28,7 +28,7 @@ from qtool.evaluate.attribution.next_steps import Option, Starting, commands_of
 from qtool.evaluate.attribution.operator import FloatPart, Operator, float_part
 from qtool.evaluate.attribution.order import sink_dequantizers
 from qtool.evaluate.attribution.report import Attribution, Cause, LayerReport, ranked
-from qtool.evaluate.attribution.saturation import can_saturate, change, of_rows, products_in_float
+from qtool.evaluate.attribution.saturation import change, of_rows, products_in_float, saturable_channels
 from qtool.evaluate.attribution.share import MOST_MEASURED, Errors, Switchboard
 from qtool.evaluate.attribution.tally import InputTally, UnitTally
 from qtool.evaluate.attribution.units import Unit, Units, find_units
@@ -172,13 +172,16 @@ def attribute(
     run = _Run(pair, num_threads, progress)
     run.all(pair.samples, layer_samples)
     looks = [(run.first_feeds, run.errors.kept), *run.once_more()]
-    run.close()
+    run.close()  # the arena that its sessions shared is taken over
     measured: dict[int, float] = {}
     injected = [(feeds, [(pair.units[u].output, error) for u, error in kept]) for feeds, kept in looks]
     board = Switchboard(pair.reference, [name for _, errors in injected for name, _ in errors])
     for (feeds, errors), (_, kept) in zip(injected, looks, strict=True):
         found = board.output_noise(errors, feeds, num_threads)
         measured |= {u: noise for (u, _), noise in zip(kept, found, strict=True)}
+    del board, injected, looks
+    release_arena()
+    release(cycles=False)
     if watch is not None:
         for tally in run.activations():
             watch(tally)
@@ -304,9 +307,9 @@ class _Run:
         if error is not None:
             if first:
                 error = self._saturated(number, tally, arrays, error)
-            elif tally.can_saturate:
+            elif tally.saturable:
                 x = arrays.expected[tally.unit.operands[0].tensor]
-                count, changed = of_rows(tally.unit, self.pair.quantized, x)
+                count, changed = of_rows(tally.unit, self.pair.quantized, x, tally.saturable)
                 tally.add_saturation(count, changed)
                 ratio = changed / (energy(arrays.expected[tally.unit.output]) or 1.0) if count else 0.0
         with self._lock:
@@ -324,10 +327,12 @@ class _Run:
         """The own error, with what saturation adds."""
         unit = tally.unit
         count, added = 0, None
-        if tally.can_saturate is None:
-            tally.can_saturate = unit.node not in self._in_float and can_saturate(unit, self.pair.quantized)
-        if tally.can_saturate:
-            count, added = change(unit, self.pair.quantized, arrays.expected[unit.operands[0].tensor])
+        if tally.saturable is None:
+            in_float = unit.node in self._in_float
+            tally.saturable = () if in_float else saturable_channels(unit, self.pair.quantized)
+        if tally.saturable:
+            x = arrays.expected[unit.operands[0].tensor]
+            count, added = change(unit, self.pair.quantized, x, tally.saturable)
         if added is not None and added.shape == error.shape:
             tally.add_saturation(count, energy(added))
             error = error + added
@@ -365,7 +370,7 @@ class _Run:
             units = [self.pair.units[number] for number in chosen]
             for number, (_, arrays) in zip(chosen, walk(reference, candidate, units, feeds), strict=True):
                 tally = self._tally(number)
-                tally.can_saturate = True
+                tally.saturable = self.tallies[number].saturable
                 error = tally.update(arrays, feeds, wanted=True)
                 if error is not None:
                     kept.append((number, self._saturated(number, tally, arrays, error)))
@@ -384,8 +389,6 @@ class _Run:
         self._models = ()
         for tally in self.tallies:
             tally.operator.close(kept=True)
-        release_arena()
-        release(cycles=False)
 
 
 def _report(

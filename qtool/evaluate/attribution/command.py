@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qtool.config import QuantConfig
 from qtool.errors import ConfigError
+from qtool.runtime.custom_ops import custom_op_libraries
 
 if TYPE_CHECKING:
     import onnx
@@ -105,6 +106,8 @@ def command(
         for path in calibration or (PLACEHOLDER,):
             words += ["--calib", path]
         words += [] if samples is None else ["--samples", str(samples)]
+    for library in custom_op_libraries():
+        words += ["--custom-ops", library]
     replaced = {option for option, _ in extra}
     config = origin.config or {}
     target = next((text for option, text in extra if option == "--target"), None)

@@ -9,10 +9,12 @@ with the sums: bias, clamps and the range of its codes, but not the rounding to 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from qtool import kernels
 from qtool.evaluate.attribution.energy import energy
@@ -20,7 +22,9 @@ from qtool.evaluate.attribution.epilogue import ALL, Channels, Epilogue
 from qtool.evaluate.attribution.graph import Array, Graph
 from qtool.evaluate.attribution.units import Operand, StoredWeight, Unit
 from qtool.plan.receptive import Geometry
-from qtool.plan.saturation import can_saturate as pair_can_saturate
+from qtool.plan.saturation import saturable_columns
+
+Indices: TypeAlias = npt.NDArray[np.intp]
 
 NOTABLE_DB = 0.1
 """Decibels of the outputs that saturation has to cost before it is worth a word."""
@@ -68,57 +72,66 @@ def products_in_float(quantized: Graph) -> frozenset[str]:
     return frozenset(p.name for p in quantized_products(view) if float_reason(p, view) is not None)
 
 
-def can_saturate(unit: Unit, quantized: Graph) -> bool:
-    """Whether some activation would make a pair of a unit's weights leave int16; see also products_in_float."""
+def saturable_channels(unit: Unit, quantized: Graph) -> tuple[Indices, ...]:
+    """Which columns of a unit's products some activation makes leave int16; see also products_in_float.
+
+    Returns:
+        Columns of the matrix of each group; nothing where there are none.
+    """
     product = _product(unit)
     stored = None if product is None else _stored(product, quantized)
     if product is None or stored is None or stored.ndim < 2:
-        return False
+        return ()
     matrices = _matrices(product, stored) if product.kind == "ConvInteger" else stored.reshape(-1, *stored.shape[-2:])
-    return any(pair_can_saturate(matrix) for matrix in matrices)
+    found = [saturable_columns(matrix) for matrix in matrices]
+    if product.kind == "MatMulInteger":  # a stack of matrices is multiplied by one after the other, column by column
+        found = [np.any(found, axis=0)]
+    return tuple(np.flatnonzero(one) for one in found) if any(one.any() for one in found) else ()
 
 
-def change(unit: Unit, quantized: Graph, x: Array) -> tuple[int, Array | None]:
+def change(unit: Unit, quantized: Graph, x: Array, columns: Sequence[Indices]) -> tuple[int, Array | None]:
     """Pairs that saturate on float input x, and what they change in the operator's result.
 
     Args:
         unit: A unit.
         quantized: The quantized model.
         x: Its activation in the float model.
+        columns: Those that may saturate (:func:`saturable_channels`).
 
     Returns:
         (0, None) where nothing saturates, or nothing can.
     """
     product = _product(unit)
     stored = None if product is None else _stored(product, quantized)
-    if product is None or stored is None:
+    if product is None or stored is None or not columns:
         return 0, None
     codes, scale, zero = _codes(product.operand, x)
-    conv = product.kind == "ConvInteger"
-    options = product.options if conv else {}
-    weight_zero = _of_channels(product.weight.zero, ALL)
-    count, there = _saturating(product.kind, codes, stored, zero, weight_zero, options)
+    if product.kind == "MatMulInteger" and (stored.ndim != 2 or codes.ndim < 2):
+        return _change_of_stacks(unit, product, stored, codes, scale, zero)
+    parts, matrices, total = _rows(product, stored, codes, zero, None)
+    width = sum(matrix.shape[1] for matrix in matrices)
+    found = list(_changes(unit, product, scale, zero, parts, matrices, columns))
+    count = sum(pairs for pairs, _, _ in found)
     if not count:
         return 0, None
-    if conv:
-        exact = kernels.conv_integer(codes, stored, zero, weight_zero, num_threads=1, **options)
-        column = (-1,) + (1,) * (codes.ndim - 2)
-    else:
-        exact = kernels.matmul_integer(codes, stored, zero, weight_zero, num_threads=1)
-        column = (-1,)
-    steps = np.float32(scale) * _steps(product.weight, column)
-    behind = Epilogue(unit, stored.shape[0] if conv else stored.shape[-1])
-    changed = behind(there * steps, column) - behind(exact * steps, column)
-    return count, changed.astype(np.float32)
+    changed = np.zeros((total, width), np.float32)
+    for _, channels, difference in found:
+        changed[:, channels] = difference
+    if product.kind == "MatMulInteger":
+        return count, changed.reshape(*codes.shape[:-1], width)
+    sizes = Geometry.of(product.options, stored.shape[2:]).sizes(codes.shape[2:])
+    by_place = changed.reshape(len(codes), *sizes, width)
+    return count, np.ascontiguousarray(np.moveaxis(by_place, -1, 1))
 
 
-def of_rows(unit: Unit, quantized: Graph, x: Array) -> tuple[int, float]:
+def of_rows(unit: Unit, quantized: Graph, x: Array, columns: Sequence[Indices]) -> tuple[int, float]:
     """The same on evenly spaced rows of a batch.
 
     Args:
         unit: A unit.
         quantized: The quantized model.
         x: Its activation in the float model.
+        columns: See :func:`change`.
 
     Returns:
         Pairs that saturate in those rows, and the energy of what saturation changes, estimated for all rows.
@@ -133,27 +146,71 @@ def of_rows(unit: Unit, quantized: Graph, x: Array) -> tuple[int, float]:
         scale, zero = product.operand.params.scale, product.operand.params.zero
     limit = min(MOST_ROWS, max(FEWEST_ROWS, MACS_PER_BATCH // max(1, stored.size)))
     parts, matrices, total = _rows(product, stored, x, zero, limit)
+    codes = [part if part.dtype == np.uint8 else _codes(product.operand, part)[0] for part in parts]
+    count, lost = 0, 0.0
+    for pairs, _, difference in _changes(unit, product, scale, zero, codes, matrices, columns):
+        count += pairs
+        lost += energy(difference)
+    looked_at = len(parts[0]) if parts else 0
+    return count, lost * (total / looked_at if looked_at else 0.0)
+
+
+def _changes(
+    unit: Unit,
+    product: _Product,
+    scale: Array,
+    zero: Array,
+    parts: Sequence[Array],
+    matrices: Sequence[Array],
+    columns: Sequence[Indices],
+) -> Iterator[tuple[int, Indices, Array]]:
+    """Pairs that saturate in each group, channels of the result where some do, and what that changes in them.
+
+    Args:
+        unit: The unit.
+        product: Its product.
+        scale: Of the activation.
+        zero: Of the activation.
+        parts: Codes of the activation as rows, for each group.
+        matrices: Codes of the weight, likewise.
+        columns: Those that may saturate, likewise.
+    """
     width = sum(matrix.shape[1] for matrix in matrices)
     steps = np.broadcast_to(np.float32(scale) * _steps(product.weight, (-1,)), width)
     behind = Epilogue(unit, width)
-    count, lost, first = 0, 0.0, 0
-    for part, matrix in zip(parts, matrices, strict=True):
-        channels = np.arange(first, first + matrix.shape[1])
+    first = 0
+    for codes, matrix, some in zip(parts, matrices, columns, strict=True):
+        here = np.arange(first, first + matrix.shape[1])
         first += matrix.shape[1]
-        codes = part if part.dtype == np.uint8 else _codes(product.operand, part)[0]
-        counts = np.zeros(matrix.shape[1], np.int64)
-        there = kernels.matmul_saturating(codes, matrix, counts=counts, num_threads=1)
+        if not len(some):
+            continue
+        counts = np.zeros(len(some), np.int64)
+        there = kernels.matmul_saturating(codes, matrix[:, some], counts=counts, num_threads=1)
         hit = np.flatnonzero(counts)
-        if len(hit):
-            count += int(counts.sum())
-            columns, here = matrix[:, hit], channels[hit]
-            weight_zero = _of_channels(product.weight.zero, here)
-            exact = kernels.matmul_integer(codes, columns, zero, weight_zero, num_threads=1)
-            added = there[:, hit] - kernels.matmul_integer(codes, columns, None, None, num_threads=1)
-            own = steps[here]
-            lost += energy(behind((exact + added) * own, (-1,), here) - behind(exact * own, (-1,), here))
-    looked_at = len(parts[0]) if parts else 0
-    return count, lost * (total / looked_at if looked_at else 0.0)
+        if not len(hit):
+            continue
+        weights, channels = matrix[:, some[hit]], here[some[hit]]
+        weight_zero = _of_channels(product.weight.zero, channels)
+        exact = kernels.matmul_integer(codes, weights, zero, weight_zero, num_threads=1)
+        added = there[:, hit] - kernels.matmul_integer(codes, weights, None, None, num_threads=1)
+        own = steps[channels]
+        difference = behind((exact + added) * own, (-1,), channels) - behind(exact * own, (-1,), channels)
+        yield int(counts.sum()), channels, difference.astype(np.float32)
+
+
+def _change_of_stacks(
+    unit: Unit, product: _Product, stored: Array, codes: Array, scale: Array, zero: Array
+) -> tuple[int, Array | None]:
+    """:func:`change` of a product with a stack of matrices, or of one vector."""
+    weight_zero = _of_channels(product.weight.zero, ALL)
+    count, there = _saturating(product.kind, codes, stored, zero, weight_zero, {})
+    if not count:
+        return 0, None
+    exact = kernels.matmul_integer(codes, stored, zero, weight_zero, num_threads=1)
+    steps = np.float32(scale) * _steps(product.weight, (-1,))
+    behind = Epilogue(unit, stored.shape[-1])
+    changed = behind(there * steps, (-1,)) - behind(exact * steps, (-1,))
+    return count, changed.astype(np.float32)
 
 
 def _of_channels(zero: Array | None, channels: Channels) -> Array | None:
@@ -163,15 +220,19 @@ def _of_channels(zero: Array | None, channels: Channels) -> Array | None:
     return zero if zero.size == 1 else zero.reshape(-1)[channels]
 
 
-def _rows(product: _Product, stored: Array, x: Array, zero: Array, limit: int) -> tuple[list[Array], list[Array], int]:
-    """Rows of each product, their matrices, and how many rows there are in all."""
+def _rows(
+    product: _Product, stored: Array, x: Array, zero: Array, limit: int | None
+) -> tuple[list[Array], list[Array], int]:
+    """Rows of each product, all of them without a limit, their matrices, and how many rows there are in all."""
     if product.kind == "MatMulInteger":
         rows = x.reshape(-1, x.shape[-1])
+        limit = limit or len(rows)
         chosen = np.linspace(0, max(len(rows) - 1, 0), min(len(rows), limit)).astype(np.intp)
         return [np.ascontiguousarray(rows[chosen])], [stored], len(rows)
     geometry = Geometry.of(product.options, stored.shape[2:])
-    parts = geometry.rows(x, int(zero) if x.dtype == np.uint8 else 0, limit=limit)
-    return parts, _matrices(product, stored), len(x) * math.prod(geometry.sizes(x.shape[2:]))
+    total = len(x) * math.prod(geometry.sizes(x.shape[2:]))
+    parts = geometry.rows(x, int(zero) if x.dtype == np.uint8 else 0, limit=limit or max(total, 1))
+    return parts, _matrices(product, stored), total
 
 
 def _matrices(product: _Product, stored: Array) -> list[Array]:

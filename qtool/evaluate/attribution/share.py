@@ -19,16 +19,23 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import count
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from qtool.calibrate.collect import available_cores
+from qtool.calibrate.segments import SegmentedModel, SourceGraph
 from qtool.evaluate.attribution.energy import difference_energy, energy
 from qtool.evaluate.attribution.graph import Array, Graph
-from qtool.runtime import Session, create_session
+
+if TYPE_CHECKING:
+    import onnx
 
 MOST_MEASURED = 24
 MOST_BYTES = 64 << 20
+PIECES = 6
+"""Of the float model: more of them save little more, and each is a session."""
+FLOATS = ("float32", "float16", "float64")
 
 
 class Errors:
@@ -63,6 +70,8 @@ class Errors:
 class Switchboard:
     """The float model with an input that is added to each of some tensors.
 
+    It is cut into a few pieces, for what comes before an error is the same with and without it.
+
     Args:
         reference: The float model.
         names: Outputs of operators; some may be there more than once.
@@ -73,8 +82,15 @@ class Switchboard:
         self._names = list(dict.fromkeys(names))
 
     @cached_property
-    def _session(self) -> Session:
-        return _switchboard(self._reference, self._names)
+    def _model(self) -> SegmentedModel:
+        proto = _switchboard(self._reference, self._names)
+        made = [name for node in self._reference.nodes for name in node.output if name in self._names]
+        cuts = [_before(name) for name in made[:: -(-len(made) // PIECES)]]
+        outputs = [value.name for value in proto.graph.output]
+        produced = {name for node in proto.graph.node for name in node.output}
+        wanted = [*cuts, *(name for name in outputs if name in produced)]
+        source = SourceGraph(proto, self._reference.source.base_dir)
+        return SegmentedModel(source, wanted, per_segment=1, strict=False, observed=FLOATS)
 
     def output_noise(
         self, injected: Sequence[tuple[str, Array]], feeds: Mapping[str, Array], num_threads: int | None
@@ -89,17 +105,38 @@ class Switchboard:
         """
         if not injected:
             return []
-        session = self._session
+        model = self._model
         off: dict[str, Array] = {_slot(name): np.zeros((), np.float32) for name in self._names}
-        plain = _floats(session.run({**feeds, **off}))
+        starts, plain = self._run_through({**feeds, **off})
 
         def noise(one: tuple[str, Array]) -> float:
             name, error = one
-            noisy = _floats(session.run({**feeds, **off, _slot(name): error.astype(np.float32, copy=False)}))
-            return sum(_relative(plain[output], noisy[output]) for output in plain)
+            first, values = _latest(starts, model.first_reader(_slot(name)))
+            values = {**values, _slot(name): error.astype(np.float32, copy=False)}
+            *_, (_, noisy) = model.resume(values, first, plain)
+            return sum(_relative(array, noisy[output]) for output, array in plain.items())
 
         with ThreadPoolExecutor(num_threads or available_cores()) as pool:
             return list(pool.map(noise, injected))
+
+    def _run_through(self, feeds: Mapping[str, Array]) -> tuple[dict[int, dict[str, Array]], dict[str, Array]]:
+        """Run without errors; what there is before each piece, as far as it is not too much, and the outputs."""
+        outputs = {value.name for value in self._reference.source.proto.graph.output} & set(self._model.computed)
+        starts: dict[int, dict[str, Array]] = {}
+        held: dict[int, int] = {}
+        for number, values in self._model.resume(feeds, 0, outputs):
+            read = self._model.read_from(number)
+            start = {name: array for name, array in values.items() if name in read or name in outputs}
+            held |= {id(array): array.nbytes for name, array in start.items() if name not in feeds}
+            if not starts or sum(held.values()) <= MOST_BYTES:
+                starts[number] = start
+        return starts, {name: array for name, array in values.items() if name in outputs}
+
+
+def _latest(starts: Mapping[int, dict[str, Array]], piece: int) -> tuple[int, dict[str, Array]]:
+    """The last start before a piece, or at it."""
+    first = max(number for number in starts if number <= piece)
+    return first, starts[first]
 
 
 def noises(ratios: Sequence[float], measured: Mapping[int, float]) -> list[float]:
@@ -130,15 +167,15 @@ def _relative(y: Array, noisy: Array) -> float:
     return math.inf if math.isnan(noise) else noise / signal if signal else (math.inf if noise else 0.0)
 
 
-def _floats(arrays: Mapping[str, Array]) -> dict[str, Array]:
-    return {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
-
-
 def _slot(name: str) -> str:
     return f"{name}:error"
 
 
-def _switchboard(reference: Graph, names: Sequence[str]) -> Session:
+def _before(name: str) -> str:
+    return f"{name}:exact"
+
+
+def _switchboard(reference: Graph, names: Sequence[str]) -> onnx.ModelProto:
     import onnx
 
     source = reference.source.proto
@@ -149,7 +186,7 @@ def _switchboard(reference: Graph, names: Sequence[str]) -> Session:
     graph.output.extend(source.graph.output)
     graph.initializer.extend(source.graph.initializer)
     graph.sparse_initializer.extend(source.graph.sparse_initializer)
-    renamed = {name: f"{name}:exact" for name in names}
+    renamed = {name: _before(name) for name in names}
     for node in source.graph.node:
         made = [name for name in node.output if name in renamed]
         copy = graph.node.add()
@@ -160,4 +197,4 @@ def _switchboard(reference: Graph, names: Sequence[str]) -> Session:
             graph.node.add(op_type="Add", input=[renamed[name], _slot(name)], output=[name])
     for name in names:
         graph.input.append(onnx.helper.make_tensor_value_info(_slot(name), onnx.TensorProto.FLOAT, None))
-    return create_session(model.SerializeToString(), num_threads=1, base_dir=reference.source.base_dir)
+    return model

@@ -17,6 +17,7 @@ from qtool.evaluate.attribution.energy import difference_energy, energy
 from qtool.evaluate.attribution.graph import Array
 from qtool.evaluate.attribution.operator import Operator
 from qtool.evaluate.attribution.report import HISTOGRAM_BINS, InputHistogram
+from qtool.evaluate.attribution.saturation import Indices
 from qtool.evaluate.attribution.units import Codes, Operand, Unit
 from qtool.evaluate.attribution.walk import Arrays
 
@@ -135,7 +136,7 @@ class UnitTally:
         self.signal = 0.0
         self.energies = dict.fromkeys(PARTS, 0.0)
         self.elements = 0
-        self.can_saturate: bool | None = None  # not known yet
+        self.saturable: tuple[Indices, ...] | None = None  # columns of its products; not known yet
         self.saturated = 0
         self.saturation = 0.0  # energy of what it changes; not part of the own noise
         self.inputs = [InputTally(o) for o in unit.operands if o.params is not None or o.dynamic]

@@ -67,6 +67,7 @@ class Difference:
             return
         if not written.size:
             return
+        written, optimized = np.atleast_1d(written), np.atleast_1d(optimized)  # arithmetic makes a scalar of no axis
         with np.errstate(all="ignore"):
             codes = np.abs(optimized.astype(np.float64) - written.astype(np.float64)) / unit
         codes[(written == optimized) | (np.isnan(written) & np.isnan(optimized))] = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
 from xml.etree import ElementTree
@@ -98,6 +99,10 @@ def test_points_at_one_place_share_a_label():
     svg = scatter_chart([Point(1, 1, 2, True), Point(2, 1, 2, False), Point(3, 5, 9, True)], axis, axis, "all")
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
     assert texts[-2:] == ["1, 2", "3"]
+
+
+def test_json_is_the_dictionary():
+    assert json.loads(written("json", compared(HOSTILE))) == compared(HOSTILE).to_dict()
 
 
 def test_a_case_for_each_candidate():
