@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from qtool.calibrate.methods import METHODS, parse_method
+from qtool.calibrate.methods.entropy import _divergences
 from qtool.calibrate.statistics import TensorStatistics, merge
 from qtool.dtypes import qdtype
 from qtool.errors import ConfigError
@@ -240,3 +241,23 @@ def test_entropy_of_more_levels_than_bins_keeps_everything():
     x = np.random.default_rng(0).standard_normal(10_000).astype(np.float32)
     assert range_of("entropy", of(x), qdtype("uint16")) == (float(x.min()), float(x.max()))
     assert math.isfinite(range_of("entropy", of(x[:1]), qdtype("uint16"))[0])
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.sampled_from([0, 0, 1, 2, 5, 40, 1000]), min_size=1, max_size=60),
+    st.sampled_from([2, 4, 7, 16]),
+)
+def test_divergences_are_what_their_definition_says(counts, levels):
+    counts = np.asarray([*counts, 3], np.float64)
+    lengths = np.flatnonzero(counts) + 1
+    for length, found in zip(lengths, _divergences(counts, lengths, levels), strict=True):
+        n = min(levels, length)
+        p, q = counts[:length].copy(), np.zeros(length)
+        p[-1] += counts[length:].sum()
+        for group in range(n):
+            inside = [i for i in range(length) if i * n // length == group and counts[i]]
+            for i in inside:
+                q[i] = counts[inside].sum() / len(inside)
+        expected = sum(a * math.log(a / b) - a + b for a, b in zip(p, q, strict=True) if a) / counts.sum()
+        assert found == pytest.approx(expected, abs=1e-12)
