@@ -154,8 +154,8 @@ def evaluate(
             release(cycles=False)  # what came before
             late = [check for check in wanted if check not in early]
             results |= {result.name: result for result in run_checks(subject, late)}
-            checks = tuple(results[check.name] for check in wanted)
-            report = replace(report, checks=checks, notes=(*report.notes, *_order(subject)))
+            made = tuple(results[check.name] for check in wanted)
+            report = replace(report, checks=made, notes=(*report.notes, *_order(subject)))
     report = replace(report, details=model_details(reference, candidate)) if details else report
     return gating.judged(report, gates)
 
