@@ -150,6 +150,7 @@ def calibrate(
                 checkpoint=None if kept_run is None else kept_run.save,
                 checkpoint_every=checkpoint,
                 progress=None if advance is None else lambda done, _: advance(before + done, opened.count),
+                ready=clock.beginning("load", of="calibrate"),
             )
     check_limit("calibration")
     notes += (*statistics.notes, *skipped_notes(statistics), *input_notes(prepared.model.graph, statistics))

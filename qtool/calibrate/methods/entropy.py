@@ -14,8 +14,6 @@ everything else.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
@@ -68,78 +66,35 @@ def _best_length(counts: Floats, levels: int) -> int:
     many = np.linspace(few[-1], size, _CANDIDATES).astype(np.int64)
     clipped = 1.0 - np.cumsum(counts) / counts.sum()
     few = few[clipped[few - 1] <= _OUTLIERS]
-    lengths = np.unique(np.concatenate([few, many]))
+    lengths = np.concatenate([few, many])  # ascending
+    lengths = lengths[np.diff(lengths, prepend=0) > 0]
+    lengths = lengths[counts[lengths - 1] > 0]  # else what is clipped has a place in P and none in Q
+    divergences = _divergences(counts, lengths, levels)
+    return int(lengths[divergences <= divergences.min()].max())
+
+
+def _divergences(counts: Floats, lengths: npt.NDArray[np.int64], levels: int) -> Floats:
+    """Divergences of P and Q, in nats per value, of keeping so many leading bins; the last one kept is filled.
+
+    With q the same for all filled bins of a group, sum p log(p/q) is the sum of p log p over the bins less that of
+    the group's p times log q: both are differences of running sums, taken once for all lengths.
+    """
     filled = counts > 0
-    sums = _Sums(counts[filled], np.append(0.0, np.cumsum(counts)), np.append(0, np.cumsum(filled)))
-    estimates, error = _estimates(sums, counts, lengths, levels)
-    likely = lengths[estimates <= estimates.min() + 2 * error]
-    divergences = [_divergence(sums, int(length), levels) for length in likely]
-    best = min(divergences)
-    return int(max(length for length, d in zip(likely, divergences, strict=True) if d <= best))
-
-
-class _Sums(NamedTuple):
-    """A histogram, so that the sum over any range of bins is a difference: counts are integers, and sums exact.
-
-    Attributes:
-        filled: Counts of the filled bins.
-        mass: Sum of the counts before each bin, and of all.
-        members: Number of filled bins before each bin, and of all.
-    """
-
-    filled: Floats
-    mass: Floats
-    members: npt.NDArray[np.int64]
-
-
-def _estimates(sums: _Sums, counts: Floats, lengths: npt.NDArray[np.int64], levels: int) -> tuple[Floats, float]:
-    """Divergences of all lengths at once, and a bound of their error.
-
-    With q the same for all members of a group, sum p log(p / q) is sum p log p less a product for each group, and
-    sum p log p a difference of running sums: groups are visited instead of bins.
-
-    Returns:
-        float64, shape (lengths,), and the most by which one of them differs from :func:`_divergence`.
-    """
-    total, last = sums.mass[-1], lengths - 1
-    terms = np.append(0.0, np.cumsum(counts * np.log(np.maximum(counts, 1.0))))
-    ends, clipped = counts[last], total - sums.mass[lengths]
-    inner, means = np.zeros(len(lengths)), np.maximum(ends, 1.0)  # of groups of one bin: no error, and the bin
-    possible = (ends > 0) | (clipped == 0)  # else P has mass where Q has none
-    long = np.flatnonzero((lengths > levels) & possible)
-    if len(long):
-        starts = -(np.arange(levels + 1) * -lengths[long, np.newaxis] // levels)
-        members, mass, term = (np.diff(running[starts], axis=1) for running in (sums.members, sums.mass, terms))
-        mean = mass / np.maximum(members, 1)
-        # a group of one bin is represented exactly, which the rounded sums would not say
-        inner[long] = np.where(members > 1, term - mass * np.log(np.maximum(mean, 1.0)), 0.0).sum(axis=1)
-        means[long] = np.maximum(mean[:, -1], 1.0)
-    whole = ends + clipped
-    outer = whole * np.log(np.maximum(whole, 1.0) / means) - ends * np.log(np.maximum(ends, 1.0) / means) - clipped
-    found = np.where(possible, inner + np.where(clipped > 0, outer, 0.0), np.inf)
-    # each running sum of n terms is exact to n roundings of itself, and each of the groups takes a difference of two
-    error = 2.0 * np.finfo(np.float64).eps * len(counts) * min(levels, len(counts)) * (terms[-1] / total + 1.0)
-    return found / total, float(error)
-
-
-def _divergence(sums: _Sums, length: int, levels: int) -> float:
-    """Divergence of P and Q, in nats per value, of keeping the first ``length`` bins."""
-    total, used = sums.mass[-1], int(sums.members[length])
-    clipped = total - sums.mass[length]
-    ends_filled = used > sums.members[length - 1]
-    if not ends_filled and clipped > 0:
-        return float("inf")  # P has mass where Q has none
-    p = sums.filled[:used]
-    if ends_filled:
-        p = p.copy()
-        p[-1] += clipped
-    n = min(levels, length)
-    starts = -(np.arange(n + 1) * -length // n)  # group g begins at the first bin i with floor(i * n / length) = g
-    members = np.diff(sums.members[starts])
-    some = members > 0
-    members = members[some]
-    q = np.repeat(np.diff(sums.mass[starts])[some] / members, members)
-    return float(np.sum(p * np.log(p / q) - p + q) / total)
+    mass, members = np.append(0.0, np.cumsum(counts)), np.append(0, np.cumsum(filled))
+    own = np.append(0.0, np.cumsum(counts * np.log(np.where(filled, counts, 1.0))))
+    total, last = mass[-1], counts[lengths - 1]
+    clipped = total - mass[lengths]
+    bins = own[lengths - 1] + (last + clipped) * np.log(last + clipped)
+    groups = np.empty(len(lengths))
+    short = lengths <= levels  # as many groups as bins
+    at = lengths[short]
+    groups[short] = own[at - 1] + (last + clipped)[short] * np.log(last[short])
+    # group g of n begins at the first bin i with floor(i * n / length) = g
+    starts = -(np.arange(levels + 1) * -lengths[~short, np.newaxis] // levels)
+    inside, number = np.diff(mass[starts], axis=1), np.diff(members[starts], axis=1)
+    log_q = np.log(np.where(number > 0, inside, 1.0) / np.maximum(number, 1))
+    groups[~short] = np.einsum("ij,ij->i", inside, log_q) + clipped[~short] * log_q[:, -1]
+    return np.asarray((bins - groups - clipped) / total)
 
 
 METHOD = Method("entropy", range_of, needs_histogram=True)
