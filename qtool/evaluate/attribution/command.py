@@ -161,6 +161,11 @@ def literal(name: str) -> str:
     return f"[{name[0]}]{escaped[1:]}" if name.startswith(("op:", "domain:")) else escaped
 
 
+def exclusion(node: str) -> str:
+    """The option that leaves a node in float, as a shell takes it."""
+    return "--exclude '" + literal(node).replace("'", "'\"'\"'") + "'"
+
+
 def calibration_files(
     hashes: Sequence[str], folders: Sequence[Path], stem: str = "", most_bytes: int = 1 << 29
 ) -> list[str]:
