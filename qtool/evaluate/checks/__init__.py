@@ -20,6 +20,10 @@ from qtool.evaluate.checks.subject import Subject
 __all__ = ["CHECKS", "Check", "CheckResult", "Finding", "Subject", "in_background", "run_checks", "select_checks"]
 
 
+PATIENCE = 3.0
+"""Of checks in the background."""
+
+
 @dataclass(frozen=True)
 class Check:
     """A row of the registry.
@@ -99,4 +103,6 @@ def in_background(subject: Subject, checks: Sequence[Check]) -> Iterator[Callabl
 
     register_arena()  # once, not by two threads at a time
     with ThreadPoolExecutor(1, thread_name_prefix="qtool-checks") as pool:
+        subject.patience = PATIENCE
         yield pool.submit(copy_context().run, run_checks, subject, checks).result
+    subject.patience = 1.0
