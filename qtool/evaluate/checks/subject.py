@@ -37,8 +37,6 @@ class Subject:
     Attributes:
         input_ranges: What somebody saw of the inputs in all samples (``ranges.watch_inputs``); None: nobody looked.
         seen_ranges: What somebody saw of tensors of the float model (``ranges.watch_layers``).
-        patience: How many times longer than usual checks may take: more beside other work, which slows them down and
-            does not wait for them.
     """
 
     def __init__(
@@ -59,7 +57,6 @@ class Subject:
         self.layers = layers
         self.input_ranges: Mapping[str, Range] | None = None
         self.seen_ranges: dict[str, Range] = {}
-        self.patience = 1.0
         self._sessions: dict[bool, Session] = {}
         self._exposed: dict[bool, tuple[tuple[str, ...], Session]] = {}
 
