@@ -1,5 +1,6 @@
 """Types of the compiled core; what the arguments mean stands in _core.pyx."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -126,24 +127,16 @@ def matmul(
 ) -> None: ...
 def matmul_2d(
     a_array: Array,
-    b_array: Array | None,
-    packed: PackedMatrices | None,
-    a_signed: bool,
-    b_signed: bool,
-    a_zero: int,
-    b_zero: int,
-    b_zeros: Array | None,
-    out: Array,
-    codes: bool,
-    a_scale: float,
-    b_scale: float,
-    b_scales: Array | None,
-    y_scale: float,
-    y_zero: int,
-    y_signed: bool,
-    n_threads: int,
-) -> None: ...
-def line_offset(x: Array) -> int: ...
+    b_array: object,
+    a_zero: Array | None,
+    b_zero: Array | None,
+    a_scale: Array | None,
+    b_scale: Array | None,
+    y_scale: Array | None,
+    y_zero: Array | None,
+    num_threads: int | None,
+    threads: Callable[[int | None, int, int], int],
+) -> Array | None: ...
 def macs_per_ns() -> int: ...
 
 # ------------------------------------------------------------------------------------------------------- convolution

@@ -5,12 +5,14 @@
 
 import os
 
+from numpy import dtype as _dtype, empty as _empty, generic as _generic, ndarray as _ndarray
+
 cimport cython
 from cpython.buffer cimport (
     Py_buffer, PyBUF_SIMPLE, PyBUF_STRIDED_RO, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 )
 from cython.parallel cimport parallel, prange, threadid
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memcpy, memset
 
@@ -64,6 +66,7 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
         uint32_t *out
         Py_ssize_t out_ld
         const qt_tile_end *earlier
+        const qt_tile_end *own
         const char *ahead
         Py_ssize_t ahead_bytes
 
@@ -87,6 +90,7 @@ cdef extern from "_kernels/gemm_u8s8.h" nogil:
         void (*finish)(const qt_tile_end *) noexcept nogil
         bint in_place
         bint stores
+        bint ends
         void (*stream)(const uint8_t *, const uint8_t *, Py_ssize_t, Py_ssize_t, Py_ssize_t, uint8_t, bint,
                        uint32_t *, uint32_t *) noexcept nogil
         Py_ssize_t stream_rows
@@ -391,12 +395,14 @@ set_isa(os.environ.get("QTOOL_ISA") or "auto")
 
 
 cdef extern from "_kernels/workspace.h" nogil:
-    void *qt_allocate(size_t)
+    void *qt_allocate(size_t, size_t)
 
 
 cdef enum:
     KEPT_BUFFERS = 8
     KEPT_BYTES = 67108864   # 64 MiB: what a process holds on to between calls
+    HUGE_SCRATCH = 524288   # from here on memory of a call is on huge pages
+    HUGE_PACKED = 1048576   # and packed operands, of which there may be many
 
 cdef void *_kept[KEPT_BUFFERS]
 cdef Py_ssize_t _kept_size[KEPT_BUFFERS]
@@ -412,7 +418,7 @@ cdef class Buffer:
     cdef char *start
     cdef Py_ssize_t size
 
-    def __cinit__(self, Py_ssize_t size):
+    def __cinit__(self, Py_ssize_t size, Py_ssize_t huge=HUGE_SCRATCH):
         global _kept_total
         cdef int i, best = -1
         size += 64
@@ -425,7 +431,7 @@ cdef class Buffer:
             _kept[best] = NULL
             _kept_total -= self.size
         else:
-            self.memory, self.size = qt_allocate(<size_t>size), size
+            self.memory, self.size = qt_allocate(<size_t>size, <size_t>huge), size
         if self.memory == NULL:
             raise MemoryError(f"Cannot allocate {size} bytes for a kernel.")
         self.start = <char *>((<uintptr_t>self.memory + 63) & ~<uintptr_t>63)
@@ -1323,8 +1329,8 @@ def observe(
 #     for each B panel, each slice of K (1024), each A panel:
 #       tile()      (B slice stays in L1; carries out the end of the tile before: corrections, requantization, store)
 #
-# int32 results without a zero point of B: a kernel that can begins a whole tile with the terms of the columns and
-# stores its sums where they belong, so that the tile has no end.
+# Without a zero point of B, a kernel that can begins a whole tile with the terms of the columns and stores the result
+# where it belongs, int32 sums (`stores`) or codes (`ends`), so that nothing is left for the next tile.
 #
 # A panel of A that meets all of B in one go is packed just before, into L1; rows that start on cache lines are not
 # packed at all if the kernel can read them.
@@ -1571,15 +1577,17 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
     cdef Py_ssize_t width = 4 if p.requantize == NULL else 1
     cdef Py_ssize_t k0, kc, i, j, j0, chunk, chunk_stop, slot, tiles = 0, row_stride = batch.row_stride
     cdef bint last
-    cdef qt_tile_end[2] ends
+    cdef qt_tile_end[3] ends   # of the tiles before in turn, and of a tile that ends itself
     cdef qt_tile_end *end
     cdef qt_tile tile
-    cdef bint sliced = p.slice < p.k_padded, stores, whole
+    cdef bint sliced = p.slice < p.k_padded, stores, finishes, whole
     cdef uint32_t a_zero = <uint32_t>s.a_zero[0] + p.a_flip
-    _terms(p, ws, s, colsum - col_start, rows, col_start, col_stop, ends)
+    _terms(p, ws, s, colsum - col_start, rows, col_start, col_stop, ends, 3)
     if kernel.begin != NULL:
         kernel.begin()
-    stores = kernel.stores and p.requantize == NULL and ends[0].b_zero == NULL   # no end is left for a whole tile
+    # no end is left for a whole tile
+    stores = kernel.stores and p.requantize == NULL and ends[0].b_zero == NULL
+    finishes = kernel.ends and p.requantize != NULL and ends[0].b_zero == NULL
     chunk = p.chunk
     memset(&tile, 0, sizeof(tile))
     tile.a_passes = chunk == nr
@@ -1613,13 +1621,21 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
                     if chunk == nr:   # the next slice of B, a part by each panel of A
                         tile.ahead_bytes = _ceil_div(kc * nr, panels)
                         tile.ahead = <const char *>tile.b + kc * nr + i * tile.ahead_bytes
-                    whole = stores and tile.rows == mr and j + nr <= col_stop
+                    whole = tile.rows == mr and (finishes or (stores and j + nr <= col_stop))
                     tile.start = ws.bias + (j - col_start) if whole else NULL
-                    tile.out = <uint32_t *>out + (row + i * mr) * p.n + j if whole and last else NULL
+                    tile.out = <uint32_t *>out + (row + i * mr) * p.n + j if whole and stores and last else NULL
+                    tile.own = NULL
+                    end = &ends[2 if whole else tiles & 1]
+                    if last and whole and finishes:
+                        end.rows = mr
+                        end.cols = _min(nr, col_stop - j)
+                        end.col_term = tile.start
+                        end.multiplier = ws.multiplier + (j - col_start)
+                        end.out = out + (row + i * mr) * p.n + j
+                        tile.own = end
                     kernel.tile(&tile)
                     tile.earlier = NULL
                     if last and not whole:
-                        end = &ends[tiles & 1]
                         tiles += 1
                         end.acc = tile.acc
                         end.rows = tile.rows
@@ -1644,23 +1660,39 @@ cdef void _multiply_fused(const Product *p, const Workspace *ws, const Sides *s,
 
 
 cdef void _terms(const Product *p, const Workspace *ws, const Sides *s, const uint32_t *colsum, Py_ssize_t rows,
-                 Py_ssize_t col_start, Py_ssize_t col_stop, qt_tile_end *ends) noexcept nogil:
+                 Py_ssize_t col_start, Py_ssize_t col_stop, qt_tile_end *ends, int n_ends) noexcept nogil:
     """What the ends of the tiles of a task have in common."""
     cdef const qt_requantize *q = p.requantize
     cdef uint32_t a_zero = <uint32_t>s.a_zero[0] + p.a_flip, b_shift = 128 if p.b_flip else 0, any_b_zero = 0
     cdef Py_ssize_t i, j, cols = col_stop - col_start
+    cdef float multiplier
+    if s.b_zero_step == 0:   # loops apart, which the compiler makes of vectors
+        any_b_zero = <uint32_t>s.b_zero[0] - b_shift
+        for j in range(cols):
+            ws.b_zero[j] = any_b_zero
+    else:
+        for j in range(cols):
+            ws.b_zero[j] = <uint32_t>s.b_zero[(col_start + j) * s.b_zero_step] - b_shift
+            any_b_zero |= ws.b_zero[j]
     for j in range(cols):
-        ws.b_zero[j] = <uint32_t>s.b_zero[(col_start + j) * s.b_zero_step] - b_shift
-        any_b_zero |= ws.b_zero[j]
-        ws.bias[j] = (<uint32_t>s.bias[col_start + j] if s.bias != NULL else 0) - a_zero * colsum[col_start + j]
+        ws.bias[j] = -a_zero * colsum[col_start + j]
+    if s.bias != NULL:
+        for j in range(cols):
+            ws.bias[j] += <uint32_t>s.bias[col_start + j]
     if any_b_zero:   # else nobody asks for them, and A that is read in place has no sums
         for i in range(rows):
             ws.row_term[i] = <uint32_t>p.k * a_zero - ws.rowsum[i]
     if q != NULL:
-        for j in range(cols):
-            ws.b_scale[j] = s.b_scale[(col_start + j) * s.b_scale_step]
-        qt_multipliers(s.a_scale[0], ws.b_scale, q.y_scale, cols, ws.multiplier)
-    for i in range(2):
+        if s.b_scale_step == 0:
+            qt_multipliers(s.a_scale[0], s.b_scale, q.y_scale, 1, ws.multiplier)
+            multiplier = ws.multiplier[0]
+            for j in range(cols):
+                ws.multiplier[j] = multiplier
+        else:
+            for j in range(cols):
+                ws.b_scale[j] = s.b_scale[(col_start + j) * s.b_scale_step]
+            qt_multipliers(s.a_scale[0], ws.b_scale, q.y_scale, cols, ws.multiplier)
+    for i in range(n_ends):
         ends[i].b_zero = ws.b_zero if any_b_zero else NULL
         ends[i].multiplier = ws.multiplier if q != NULL else NULL
         ends[i].lo = q.lo if q != NULL else 0
@@ -1699,11 +1731,6 @@ cdef void _finish(const Product *p, const Workspace *ws, const Sides *s, const u
         else:
             for j in range(cols):
                 (<uint32_t *>out)[(row + i) * p.n + col + j] = acc[j]
-
-
-def line_offset(const uint8_t[::1] x not None):
-    """Bytes from the start of ``x``, which is not empty, to the next cache line."""
-    return -<Py_ssize_t><uintptr_t>&x[0] & 63
 
 
 def macs_per_ns():
@@ -1745,7 +1772,7 @@ cdef class PackedMatrices:
         p.b_flip = 0 if is_signed else 0x80
         _plan_b(p)
         self.items, self.is_signed = items, is_signed
-        self.packed = Buffer(items * p.b_bytes)
+        self.packed = Buffer(items * p.b_bytes, HUGE_PACKED)
         self.sums = Buffer(items * p.n_padded * 4)
         p.b_packed = self.packed.start
         p.colsum = <uint32_t *>self.sums.start
@@ -1947,52 +1974,170 @@ cdef void _matmul_task(const Product *p, const Batch *batch, char *base, Py_ssiz
 cdef class Matrix:
     """The memory of an array (rows, columns) of int8 or uint8, any strides; why not a memoryview: see Bytes."""
     cdef Py_buffer view
-    cdef Py_ssize_t rows, cols, row_step, col_step
+    cdef Py_ssize_t rows, cols, row_step, col_step   # rows: -1 if there are not two axes
     cdef const uint8_t *data   # NULL if there is none
 
     def __cinit__(self, array not None):
         PyObject_GetBuffer(array, &self.view, PyBUF_STRIDED_RO)
-        if self.view.ndim != 2 or self.view.itemsize != 1:
-            raise ValueError("expected two axes of single bytes")
-        self.rows, self.cols = self.view.shape[0], self.view.shape[1]
-        self.row_step, self.col_step = self.view.strides[0], self.view.strides[1]
-        self.data = <const uint8_t *>self.view.buf if self.rows and self.cols else NULL
+        self.rows = -1
+        if self.view.ndim == 2:
+            self.rows, self.cols = self.view.shape[0], self.view.shape[1]
+            self.row_step, self.col_step = self.view.strides[0], self.view.strides[1]
+        self.data = <const uint8_t *>self.view.buf if self.rows > 0 and self.cols else NULL
 
     def __dealloc__(self):
         PyBuffer_Release(&self.view)
 
 
+# NumPy has one object for each of its own types. Another one of the same meaning takes the general way.
+cdef object _UINT8 = _dtype("uint8"), _INT8 = _dtype("int8"), _INT32 = _dtype("int32"), _FLOAT32 = _dtype("float32")
+
+
+cdef object _byte_type(array):
+    """int8 or uint8, or None: another type, or not an array of NumPy itself."""
+    if type(array) is not _ndarray:
+        return None
+    kind = array.dtype
+    return kind if kind is _UINT8 or kind is _INT8 else None
+
+
+cdef bint _one_value(value, kind, void *to, size_t size) except -1:
+    """Whether ``value`` is one value of the type ``kind``, which is copied."""
+    cdef Py_buffer view
+    cdef bint one
+    if (type(value) is not _ndarray and not isinstance(value, _generic)) or value.dtype is not kind:
+        return False
+    PyObject_GetBuffer(value, &view, PyBUF_STRIDED_RO)
+    one = view.ndim == 0
+    if one:
+        memcpy(to, view.buf, size)
+    PyBuffer_Release(&view)
+    return one
+
+
+cdef bint _one_code(value, kind, int32_t *code) except -1:
+    """The same for int8 or uint8."""
+    cdef uint8_t byte = 0
+    if not _one_value(value, kind, &byte, 1):
+        return False
+    code[0] = <int32_t><int8_t>byte if kind is _INT8 else <int32_t>byte
+    return True
+
+
+cdef Buffer _vector(value, kind, Py_ssize_t n):
+    """``n`` values from a vector of the type ``kind``, bytes as int32; None if it is not one."""
+    cdef Py_buffer view
+    cdef Py_ssize_t i
+    cdef const char *at
+    cdef Buffer found = None
+    if type(value) is not _ndarray or value.dtype is not kind:
+        return None
+    PyObject_GetBuffer(value, &view, PyBUF_STRIDED_RO)
+    try:
+        if view.ndim == 1 and view.shape[0] == n:
+            found = Buffer(n * 4)
+            for i in range(n):
+                at = <const char *>view.buf + i * view.strides[0]
+                if kind is _FLOAT32:
+                    memcpy(found.start + 4 * i, at, 4)
+                elif kind is _INT8:
+                    (<int32_t *>found.start)[i] = (<const int8_t *>at)[0]
+                else:
+                    (<int32_t *>found.start)[i] = (<const uint8_t *>at)[0]
+    finally:
+        PyBuffer_Release(&view)
+    return found
+
+
+cdef object _result(Py_ssize_t m, Py_ssize_t n, kind, Py_ssize_t item_size):
+    """Uninitialized (m, n), rows on cache lines where their length allows: a store across two takes twice as long."""
+    cdef Py_ssize_t row = n * item_size
+    if row % 64 or m * row < 32768:
+        return _empty((m, n), kind)
+    memory = _empty(m * row + 63, _UINT8)
+    return _ndarray((m, n), kind, memory, -<Py_ssize_t><uintptr_t>Bytes(memory).view.buf & 63)
+
+
 def matmul_2d(
-    a_array not None,                           # IN  (M, K), int8 or uint8, any strides
-    b_array,                                    # IN  (K, N), int8 or uint8, any strides, or None
-    PackedMatrices packed,                      # IN  (1, K, N), current, if b is None
-    bint a_signed,
-    bint b_signed,
-    int a_zero,
-    int b_zero,
-    const int32_t[::1] b_zeros,                 # IN  (N,), or None: b_zero
-    out,                                        # OUT (M, N), C-contiguous: int32, or with `codes` int8 or uint8
-    bint codes,
-    float a_scale,
-    float b_scale,
-    const float[::1] b_scales,                  # IN  (N,), or None: b_scale
-    float y_scale,
-    int y_zero,
-    bint y_signed,
-    int n_threads,
+    a_array,        # IN  (M, K)
+    b_array,        # IN  (K, N), or PackedMatrices of one item
+    a_zero,         # IN  one value of the type of a; None without a_scale: 0
+    b_zero,         # IN  one value of the type of b, or (N,); None without a_scale: 0
+    a_scale,        # IN  one float32; None: the result is int32
+    b_scale,        # IN  one float32, or (N,) if b_zero is a vector
+    y_scale,        # IN  one float32
+    y_zero,         # IN  one value of the type of the result
+    num_threads,    # IN  1, or what `threads` is called with
+    threads,        # IN  (num_threads, multiply-adds, elements of b to pack) -> threads
 ):
-    """matmul() of two matrices with one zero point and scale of a: few arguments, and B of a few rows is not packed."""
+    """The common case of matmul(): two matrices, one zero point and scale of a. B of a few rows is not packed.
+
+    From the arguments of the caller to the result in one call, because after a product nothing of the interpreter is in
+    the first-level cache: the same in Python took 10 microseconds, and a product of 256x256x256 on AMX takes 17.
+
+    Returns:
+        (M, N), or None if this is another case, or an error: the general way tells.
+    """
     cdef Product p
     cdef Batch batch
-    cdef qt_requantize q = _requantize(y_scale, y_zero, y_signed, False)
-    cdef Matrix a = Matrix(a_array), b = Matrix(b_array) if packed is None else None
-    cdef Bytes y = Bytes(out, True)
-    cdef bint few, by_range = False
-    cdef int32_t a_zero32 = a_zero, b_zero32 = b_zero
-    if y.view.len == 0:
-        return
-    if y.view.len != a.rows * (b.cols if packed is None else packed.plan.n) * (1 if codes else 4):
-        raise ValueError("the size of the result is not that of the product")
+    cdef qt_requantize q
+    cdef Matrix a, b = None
+    cdef PackedMatrices packed = None
+    cdef Bytes y
+    cdef Buffer zeros = None, scales = None
+    cdef bint few, by_range = False, codes = a_scale is not None, a_signed, b_signed
+    cdef int32_t a_zero32 = 0, b_zero32 = 0, y_zero32 = 0
+    cdef float sa = 1, sb = 1, sy = 1
+    cdef Py_ssize_t k, n
+    cdef int n_threads = 1
+    a_kind = _byte_type(a_array)
+    if a_kind is None:
+        return None
+    a = Matrix(a_array)
+    if type(b_array) is PackedMatrices:
+        packed = b_array
+        if packed.kernel != _gemm:
+            return None
+        b_kind = _INT8 if packed.is_signed else _UINT8
+        k, n = packed.plan.k, packed.plan.n
+    else:
+        b_kind = _byte_type(b_array)
+        if b_kind is None:
+            return None
+        b = Matrix(b_array)
+        if b.rows < 0:
+            return None
+        k, n = b.rows, b.cols
+    if a.rows < 0 or a.cols != k:
+        return None
+    if (codes or a_zero is not None) and not _one_code(a_zero, a_kind, &a_zero32):
+        return None
+    if (codes or b_zero is not None) and not _one_code(b_zero, b_kind, &b_zero32):
+        zeros = _vector(b_zero, b_kind, n)
+        if zeros is None:
+            return None
+    if codes:
+        if not _one_value(a_scale, _FLOAT32, &sa, 4) or not _one_value(y_scale, _FLOAT32, &sy, 4):
+            return None
+        if zeros is not None:
+            scales = _vector(b_scale, _FLOAT32, n)
+            if scales is None:
+                return None
+        elif not _one_value(b_scale, _FLOAT32, &sb, 4):
+            return None
+        y_kind = _INT8 if _one_code(y_zero, _INT8, &y_zero32) else _UINT8
+        if y_kind is _UINT8 and not _one_code(y_zero, _UINT8, &y_zero32):
+            return None
+        q = _requantize(sy, y_zero32, y_kind is _INT8, False)
+    else:
+        y_kind = _INT32
+    if type(num_threads) is not int or num_threads != 1:
+        n_threads = threads(num_threads, a.rows * n * k, k * n if packed is None else 0)
+    out = _result(a.rows, n, y_kind, 1 if codes else 4)
+    if a.rows == 0 or n == 0:
+        return out
+    y = Bytes(out, True)
+    a_signed, b_signed = a_kind is _INT8, b_kind is _INT8
     memset(&batch, 0, sizeof(batch))
     few = packed is None and _gemm.tile != NULL and a.rows <= _gemm.mr
     if packed is None and not few:
@@ -2014,12 +2159,12 @@ def matmul_2d(
     p.requantize = &q if codes else NULL
     batch.size = 1
     batch.a, batch.row_stride, batch.k_stride = a.data, a.row_step, a.col_step
-    batch.sides.a_zero, batch.sides.a_scale = &a_zero32, &a_scale
-    batch.sides.b_zero, batch.sides.b_scale = &b_zero32, &b_scale
-    if b_zeros is not None:
-        batch.sides.b_zero, batch.sides.b_zero_step = &b_zeros[0], 1
-    if b_scales is not None:
-        batch.sides.b_scale, batch.sides.b_scale_step = &b_scales[0], 1
+    batch.sides.a_zero, batch.sides.a_scale = &a_zero32, &sa
+    batch.sides.b_zero, batch.sides.b_scale = &b_zero32, &sb
+    if zeros is not None:
+        batch.sides.b_zero, batch.sides.b_zero_step = <const int32_t *>zeros.start, 1
+    if scales is not None:
+        batch.sides.b_scale, batch.sides.b_scale_step = <const float *>scales.start, 1
     batch.out = <char *>y.view.buf
     if few:
         _stream(&p, &batch, b.data, b.row_step, b.col_step, n_threads)
@@ -2027,6 +2172,7 @@ def matmul_2d(
         if by_range:
             batch.b, batch.b_k_stride, batch.b_col_stride = b.data, b.row_step, b.col_step
         _products(&p, &batch, n_threads)
+    return out
 
 
 # B of a few rows: packing it would write and read again what is used once. Each task takes a range of columns, walks B
@@ -2174,9 +2320,9 @@ cdef void _stream_row(const Product *p, const Batch *batch, Workspace *ws, const
 cdef void _stream_end(const Product *p, const Batch *batch, const Workspace *ws, Py_ssize_t col,
                       Py_ssize_t stop) noexcept nogil:
     cdef Py_ssize_t nr = p.kernel.nr, j = 0
-    cdef qt_tile_end[2] ends
+    cdef qt_tile_end[1] ends
     cdef qt_tile_end *end = &ends[0]
-    _terms(p, ws, &batch.sides, ws.colsum - col, p.m, col, stop, ends)
+    _terms(p, ws, &batch.sides, ws.colsum - col, p.m, col, stop, ends, 1)
     end.row_term = ws.row_term
     end.rows = p.m
     while j < stop - col:
@@ -2321,7 +2467,7 @@ def pack_conv(
     p.k = w.shape[1] * w.shape[2] * w.shape[3] * w.shape[4]
     _conv_blocks(&p)
     packed.row = p.kernel
-    packed.packed = Buffer(groups * p.a_bytes)
+    packed.packed = Buffer(groups * p.a_bytes, HUGE_PACKED)
     packed.sums = Buffer(groups * p.m_padded * 4)
     packed.a_bytes = p.a_bytes
     cdef char *a = packed.packed.start

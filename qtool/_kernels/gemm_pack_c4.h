@@ -156,7 +156,9 @@ QT_TARGET_AVX512VNNI static void qt_pack_b_32c64__avx512vnni(const uint8_t *b, p
 QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_pack_a_c64__avx512vnni(
     const uint8_t *a, ptrdiff_t row_stride, ptrdiff_t k_stride, ptrdiff_t rows, ptrdiff_t kc, uint8_t flip,
     ptrdiff_t mr, uint8_t *packed, uint32_t *rowsum) {
-    const ptrdiff_t padded = (kc + 63) & ~(ptrdiff_t)63, all = (rows + mr - 1) / mr * mr;
+    const ptrdiff_t padded = (kc + 63) & ~(ptrdiff_t)63;
+    ptrdiff_t all = (rows + mr - 1) / mr * mr;
+    if (all - rows >= mr - 4) all = (rows + 3) & ~(ptrdiff_t)3; /* of so few rows nobody reads what follows */
     const __m512i f = _mm512_set1_epi8((char)flip), ones = _mm512_set1_epi8(1);
     uint8_t block[4096], tiles[4096], lines[1024];
     if (k_stride == 1)

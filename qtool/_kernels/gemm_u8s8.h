@@ -28,10 +28,11 @@ typedef struct {
     int first;
     int a_passes; /* B is what the next calls need again: A should not drive it out of L1 */
     uint32_t *acc; /* [mr][nr] */
-    const uint32_t *start; /* [nr] with `first`: what each row begins with; NULL: 0. Only for a row with `stores` */
+    const uint32_t *start; /* [nr] with `first`: what each row begins with; NULL: 0. For rows with `stores` or `ends` */
     uint32_t *out;         /* where the sums go instead of acc, NULL: acc. The same */
     ptrdiff_t out_ld;
     const qt_tile_end *earlier; /* NULL: none */
+    const qt_tile_end *own; /* the end of this tile, whose columns are in `start`. NULL: none. Only for a row with `ends` */
     const char *ahead; /* ahead_bytes to bring into L2: B of calls to come */
     ptrdiff_t ahead_bytes;
 } qt_tile;
@@ -43,7 +44,8 @@ typedef struct {
     ptrdiff_t max_kc;    /* largest K block whose partial sums the kernel keeps exact */
     ptrdiff_t a_size;    /* bytes of one packed element of A */
     ptrdiff_t b_size;    /* bytes of one packed element of B */
-    /* Packs rows x kc of A (byte strides) into panels of mr rows, XOR flip; adds to rowsum[rows]. Pads rows and K by 0. */
+    /* Packs rows x kc of A (byte strides) into panels of mr rows, XOR flip; adds to rowsum[rows]. Pads K by 0; rows that do
+     * not exist may stay as they are, since no other row depends on them. */
     void (*pack_a)(const uint8_t *a, ptrdiff_t row_stride, ptrdiff_t k_stride, ptrdiff_t rows, ptrdiff_t kc,
                    uint8_t flip, void *packed, uint32_t *rowsum);
     /* The same for kc x cols of B and panels of nr columns. */
@@ -60,6 +62,7 @@ typedef struct {
     void (*finish)(const qt_tile_end *end);
     int in_place; /* tile() reads row-major A' that is not packed, if K is a multiple of kr */
     int stores; /* tile() can begin with terms of the columns and store a whole tile into an int32 result */
+    int ends; /* the same for 8-bit results of all rows of a tile: nothing is left for the next tile */
     /* Optional: one row of A times row-major B that is not packed. acc[cols] += a[rows] * (B ^ flip) and colsum[cols] +=
      * B ^ flip, for `rows` <= stream_rows rows of B, k_stride bytes apart; a is a row of A', padded by 0 to whole dwords.
      * Between the calls the sums are in an order of the kernel's own, the call with `last` puts them right. Both are

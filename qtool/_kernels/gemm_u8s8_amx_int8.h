@@ -140,7 +140,7 @@ QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_gemm_b
 
 QT_TARGET_AVX512VNNI static void qt_gemm_tile_32x32c64__amx_int8(const qt_tile *t) {
     if (t->rows <= 4) {
-        qt_gemm_few__avx512vnni(t->kc, (const uint8_t *)t->a, 2048, (const uint8_t *)t->b, t->rows, t->first, t->acc);
+        qt_gemm_few__avx512vnni(t, 2048);
         if (t->earlier) qt_finish__avx512vnni(t->earlier);
     } else if (t->rows <= 16)
         qt_gemm_block__amx_int8(t, 0, 0, 0);

@@ -35,6 +35,30 @@ QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_end_lo
     s->is_signed = e->lo + (float)e->y_zero < 0; /* lo is the least code less the zero point */
 }
 
+/* Rows i and, if `two`, i + 1, of 8-bit results, from corrected sums. */
+QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_end_codes__avx512vnni(
+    const qt_tile_end *e, const qt_end_state__avx512vnni *s, ptrdiff_t i, int two, __m512i v[4]) {
+    char *out = e->out + i * e->ld;
+    for (int h = 0; h < (two ? 4 : 2); ++h) {
+        const __m512 f = _mm512_mul_ps(
+            _mm512_cvt_roundepi32_ps(v[h], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), s->multiplier[h & 1]);
+        v[h] = _mm512_cvt_roundps_epi32(_mm512_min_ps(s->hi, f), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    }
+    const __m512i r0 = _mm512_adds_epi16(_mm512_packs_epi32(v[0], v[1]), s->y_zero);
+    const __m512i r1 = two ? _mm512_adds_epi16(_mm512_packs_epi32(v[2], v[3]), s->y_zero) : r0;
+    const __m512i codes = s->is_signed ? _mm512_packs_epi16(r0, r1) : _mm512_packus_epi16(r0, r1);
+    const __m512i rows = _mm512_permutexvar_epi32(s->order, codes); /* out of the 128-bit lanes of the packing */
+    _mm256_mask_storeu_epi8(out, s->columns, _mm512_castsi512_si256(rows));
+    if (two) _mm256_mask_storeu_epi8(out + e->ld, s->columns, _mm512_extracti64x4_epi64(rows, 1));
+}
+
+/* Rows i and i + 1, in registers. */
+QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_end_pair__avx512vnni(
+    const qt_tile_end *e, const qt_end_state__avx512vnni *s, ptrdiff_t i, __m512i x0, __m512i y0, __m512i x1, __m512i y1) {
+    __m512i v[4] = {x0, y0, x1, y1};
+    qt_end_codes__avx512vnni(e, s, i, 1, v);
+}
+
 /* Rows i and, if `two`, i + 1. */
 QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_end_rows__avx512vnni(
     const qt_tile_end *e, const qt_end_state__avx512vnni *s, ptrdiff_t i, int two) {
@@ -48,17 +72,7 @@ QT_TARGET_AVX512VNNI static inline __attribute__((always_inline)) void qt_end_ro
             v[h] = _mm512_add_epi32(v[h], _mm512_mullo_epi32(row, s->b_zero[h & 1]));
         }
     if (e->multiplier) {
-        for (int h = 0; h < (two ? 4 : 2); ++h) {
-            const __m512 f = _mm512_mul_ps(
-                _mm512_cvt_roundepi32_ps(v[h], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), s->multiplier[h & 1]);
-            v[h] = _mm512_cvt_roundps_epi32(_mm512_min_ps(s->hi, f), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-        }
-        const __m512i r0 = _mm512_adds_epi16(_mm512_packs_epi32(v[0], v[1]), s->y_zero);
-        const __m512i r1 = two ? _mm512_adds_epi16(_mm512_packs_epi32(v[2], v[3]), s->y_zero) : r0;
-        const __m512i codes = s->is_signed ? _mm512_packs_epi16(r0, r1) : _mm512_packus_epi16(r0, r1);
-        const __m512i rows = _mm512_permutexvar_epi32(s->order, codes); /* out of the 128-bit lanes of the packing */
-        _mm256_mask_storeu_epi8(out, s->columns, _mm512_castsi512_si256(rows));
-        if (two) _mm256_mask_storeu_epi8(out + e->ld, s->columns, _mm512_extracti64x4_epi64(rows, 1));
+        qt_end_codes__avx512vnni(e, s, i, two, v);
     } else
         for (int h = 0; h < (two ? 4 : 2); ++h)
             _mm512_mask_storeu_epi32(out + h / 2 * e->ld + (h & 1) * 64, (__mmask16)(s->columns >> 16 * (h & 1)), v[h]);

@@ -13,9 +13,7 @@ from qtool import _core
 from qtool.errors import KernelError
 from qtool.kernels.operands import (
     Like,
-    codes_of,
     is_literal,
-    one_code,
     operand,
     output_type,
     require_same_shape,
@@ -44,14 +42,8 @@ def _stack(operand: Array) -> NDArray[np.uint8]:
     return operand.view(np.uint8).reshape(items, *operand.shape[-2:])
 
 
-def _output(m: int, n: int, dtype: Any) -> Array:
-    """Uninitialized (m, n), rows on cache lines where their length allows: a store across two takes twice as long."""
-    dtype = np.dtype(dtype)
-    row = n * dtype.itemsize
-    if row % 64 or m * row < 32768:
-        return np.empty((m, n), dtype)
-    memory = np.empty(m * row + 63, np.uint8)
-    return np.ndarray((m, n), dtype, memory, _core.line_offset(memory))
+def _threads(num_threads: int | None, macs: int, to_pack: int) -> int:
+    return effective_num_threads(num_threads, product_work(macs, to_pack))
 
 
 class PackedB:
@@ -65,6 +57,7 @@ class PackedB:
         dtype: Of ``b``, int8 or uint8.
         nbytes: Bytes held.
         kernel: The micro-kernel it is packed for. Products with another one refuse it.
+        pair: For the core: the packed matrix, if it is one; None for a vector or a stack.
     """
 
     def __init__(self, b: Array, *, num_threads: int | None = None) -> None:
@@ -84,6 +77,7 @@ class PackedB:
         self.shape, self.dtype = b.shape, b.dtype
         matrices = _stack(b[:, None] if b.ndim == 1 else b)
         self._matrices = _core.PackedMatrices(matrices, signed, effective_num_threads(num_threads, b.size))
+        self.pair = self._matrices if b.ndim == 2 else None
 
     @property
     def ndim(self) -> int:
@@ -126,94 +120,6 @@ class PackedB:
 def pack_b(b: Array, *, num_threads: int | None = None) -> PackedB:
     """``b`` as a :class:`PackedB`, which :func:`matmul_integer` and :func:`qlinear_matmul` take in its place."""
     return PackedB(b, num_threads=num_threads)
-
-
-class _Pair:
-    """Two matrices with one zero point and scale of ``a``: the common case, without the general case's arrays."""
-
-    __slots__ = ("a", "b", "b_signed", "k", "m", "n", "packed")
-
-    def __init__(self, a: Array, b: Array | None, packed: PackedB | None) -> None:
-        self.a, self.b, self.packed = a, b, packed
-        (self.m, self.k), self.n = a.shape, (packed or b).shape[1]  # type: ignore[union-attr]
-        self.b_signed = (packed or b).dtype.char == "b"  # type: ignore[union-attr]
-
-    @staticmethod
-    def of(a: Array, b: Array | PackedB) -> _Pair | None:
-        """None if this is not the common case, or an error: the general way tells."""
-        if type(a) is not np.ndarray or a.ndim != 2 or a.dtype.char not in "bB":
-            return None
-        if type(b) is PackedB:
-            return _Pair(a, None, b) if len(b.shape) == 2 and b.shape[0] == a.shape[1] else None
-        if type(b) is not np.ndarray or b.ndim != 2 or b.dtype.char not in "bB" or b.shape[0] != a.shape[1]:
-            return None
-        return _Pair(a, b, None)
-
-    def threads(self, num_threads: int | None) -> int:
-        """The number of threads; 1 at once where nothing else can come out."""
-        if type(num_threads) is int and num_threads == 1:
-            return 1
-        work = product_work(self.m * self.n * self.k, 0 if self.b is None else self.k * self.n)
-        return effective_num_threads(num_threads, work)
-
-    def run(
-        self,
-        a_zero: int,
-        b_zero: int | Array,
-        out: Array,
-        num_threads: int | None,
-        scales: tuple[float, float | Array, float, int, bool] | None = None,
-    ) -> Array:
-        """Fill ``out``."""
-        a, b, packed = self.a, self.b, self.packed
-        scalar_zero = type(b_zero) is int
-        sa, sb, sy, y_zero, y_signed = scales if scales is not None else (1.0, 1.0, 1.0, 0, False)
-        scalar_scale = type(sb) is float
-        _core.matmul_2d(
-            a,
-            b,
-            packed.current() if packed is not None else None,
-            a.dtype.char == "b",
-            self.b_signed,
-            a_zero,
-            b_zero if scalar_zero else 0,  # type: ignore[arg-type]
-            None if scalar_zero else b_zero,  # type: ignore[arg-type]
-            out,
-            scales is not None,
-            sa,
-            sb if scalar_scale else 0.0,  # type: ignore[arg-type]
-            None if scalar_scale else sb,  # type: ignore[arg-type]
-            sy,
-            y_zero,
-            y_signed,
-            self.threads(num_threads),
-        )
-        return out
-
-
-def _one_float(value: Any) -> float | None:
-    if (type(value) is np.ndarray or isinstance(value, (np.generic, np.ndarray))) and value.ndim == 0:
-        return float(value) if value.dtype.char == "f" else None
-    return None
-
-
-def _quick_scales(
-    pair: _Pair, a_scale: Any, a_zero: Any, b_scale: Any, b_zero: Any, y_scale: Any, y_zero: Any
-) -> tuple[int, int | Array, tuple[float, float | Array, float, int, bool]] | None:
-    """Parameters of QLinearMatMul if ``a`` and ``y`` have one, and ``b`` one or one per column, all float32."""
-    za, sa, sy = one_code(a_zero, pair.a.dtype.char), _one_float(a_scale), _one_float(y_scale)
-    if za is None or sa is None or sy is None:
-        return None
-    zb = codes_of(b_zero, "b" if pair.b_signed else "B", pair.n)
-    sb: float | Array | None = _one_float(b_scale)
-    if sb is None and type(b_scale) is np.ndarray and b_scale.shape == (pair.n,) and b_scale.dtype.char == "f":
-        sb = np.ascontiguousarray(b_scale)
-    if zb is None or sb is None or (type(zb) is int) != (type(sb) is float):
-        return None
-    zy = one_code(y_zero, "b")
-    signed = zy is not None
-    zy = one_code(y_zero, "B") if zy is None else zy
-    return None if zy is None else (za, zb, (sa, sb, sy, zy, signed))
 
 
 class _MatMul:
@@ -316,12 +222,10 @@ def matmul_integer(
         KernelError: If types or shapes do not fit, or ``b`` is packed for another kernel.
         ConfigError: If ``num_threads`` is not a positive integer.
     """
-    pair = _Pair.of(a, b)
-    if pair is not None:
-        za = 0 if a_zero_point is None else one_code(a_zero_point, a.dtype.char)
-        zb = 0 if b_zero_point is None else codes_of(b_zero_point, b.dtype.char, pair.n)
-        if za is not None and zb is not None:
-            return pair.run(za, zb, _output(pair.m, pair.n, np.int32), num_threads)
+    right = b.pair if isinstance(b, PackedB) else b
+    done = _core.matmul_2d(a, right, a_zero_point, b_zero_point, None, None, None, None, num_threads, _threads)
+    if done is not None:
+        return done
     product = _MatMul(a, b)
     a_zero = zero_point_of("a_zero_point", a_zero_point, "a", product.a, -2)
     b_zero = zero_point_of("b_zero_point", b_zero_point, "b", product.b, -1)
@@ -363,13 +267,13 @@ def qlinear_matmul(
         KernelError: If types or shapes do not fit, or ``b`` is packed for another kernel.
         ConfigError: If ``num_threads`` is not a positive integer.
     """
+    if form == "multiplier":
+        right = b.pair if isinstance(b, PackedB) else b
+        parameters = a_zero_point, b_zero_point, a_scale, b_scale, y_scale, y_zero_point
+        done = _core.matmul_2d(a, right, *parameters, num_threads, _threads)
+        if done is not None:
+            return done
     literal = is_literal(form)
-    pair = _Pair.of(a, b) if not literal else None
-    if pair is not None:
-        quick = _quick_scales(pair, a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
-        if quick is not None:
-            za, zb, scales = quick
-            return pair.run(za, zb, _output(pair.m, pair.n, y_zero_point.dtype), num_threads, scales)
     product = _MatMul(a, b)
     require_same_shape("a", a_scale, a_zero_point)
     require_same_shape("b", b_scale, b_zero_point)

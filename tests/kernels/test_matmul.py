@@ -472,6 +472,48 @@ def test_requantization_at_the_edges_of_tiles(ta: type, tb: type, shape: tuple[i
 
 
 @pair
+@pytest.mark.parametrize("shape", [(12, 32, 64), (25, 33, 100), (37, 95, 1024), (64, 64, 1025), (100, 40, 2113)])
+def test_tiles_that_end_by_themselves(ta: type, tb: type, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    rng = np.random.default_rng(m + n + k)
+    a, b = random_codes(rng, ta, (m, k)), random_codes(rng, tb, (k, n))
+    nothing = 128 if tb is np.uint8 else 0  # the zero point of B that corrects nothing, as that of weights mostly is
+    for of_b, ty in [((), np.uint8), ((n,), np.int8)]:
+        args = {
+            "a_scale": f32(0.02),
+            "a_zero_point": random_codes(rng, ta, ()),
+            "b_scale": f32(rng.random(of_b) * 0.05 + 0.001),
+            "b_zero_point": np.full(of_b, nothing, tb),
+            "y_scale": f32(np.sqrt(k) * 0.05),
+            "y_zero_point": random_codes(rng, ty, ()),
+        }
+        expected = reference.qlinear_matmul(a=a, b=b, **args)
+        assert len(np.unique(expected)) > 50, "the scales should neither saturate nor flatten everything"
+        for operand, threads in itertools.product((b, kernels.pack_b(b)), (1, 2)):
+            assert_same(kernels.qlinear_matmul(a=a, b=operand, **args, num_threads=threads), expected)
+
+
+def test_parameters_of_any_kind_give_the_same() -> None:
+    rng = np.random.default_rng(0)
+    a, b = random_codes(rng, np.uint8, (13, 70)), random_codes(rng, np.int8, (70, 9))
+
+    class Subclass(np.ndarray): ...
+
+    def variants(value: Any) -> list[Any]:
+        array = np.array(value)
+        return [array, array[()], array.view(Subclass)]
+
+    expected = reference.qlinear_matmul(a, f32(0.02), np.uint8(9), b, f32(0.03), np.int8(-5), f32(0.4), np.int8(-3))
+    kinds = [variants(v) for v in (f32(0.02), np.uint8(9), f32(0.03), np.int8(-5), f32(0.4), np.int8(-3))]
+    for kind in range(3):
+        sa, za, sb, zb, sy, zy = (values[kind] for values in kinds)
+        assert_same(kernels.qlinear_matmul(a, sa, za, b, sb, zb, sy, zy), expected)
+        assert_same(kernels.qlinear_matmul(a.view(Subclass), sa, za, kernels.pack_b(b), sb, zb, sy, zy), expected)
+    columns = (np.repeat(f32(0.03), 18)[::2], np.repeat(np.int8(-5), 27)[::3])  # not contiguous
+    assert_same(kernels.qlinear_matmul(a, f32(0.02), np.uint8(9), b, *columns, f32(0.4), np.int8(-3)), expected)
+
+
+@pair
 @pytest.mark.parametrize("m", [1, 40])
 def test_packed_extremes_of_a_long_k_wrap_like_int32(ta: type, tb: type, m: int) -> None:
     k = 70_000
