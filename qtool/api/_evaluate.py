@@ -90,10 +90,9 @@ def evaluate(
         ModelError: If a model cannot be read or run, or the interfaces differ.
         DataError: If samples or labels do not fit.
     """
-    from qtool.calibrate.collect import available_cores
     from qtool.calibrate.samples import open_samples
     from qtool.evaluate import gates as gating
-    from qtool.evaluate.checks import Subject, in_background, run_checks, select_checks
+    from qtool.evaluate.checks import Subject, run_checks, select_checks
     from qtool.evaluate.checks.ranges import NAME as RANGES
     from qtool.evaluate.checks.ranges import watch_inputs, watch_layers
     from qtool.evaluate.compare import compare
@@ -133,10 +132,6 @@ def evaluate(
             progress=Clock(progress).progress("evaluate"),
             watch=watch_inputs(subject) if any(check.name == RANGES for check in wanted) else None,
         )
-        # what onnxruntime makes of the model does not depend on layers, and neither keeps all processors busy
-        apart = layers and (num_threads or available_cores()) > 1
-        early = [check for check in wanted if apart and check.quick and check.name != RANGES]
-        checked = cleanup.enter_context(in_background(subject, early))
         report = with_layers(
             report,
             *pair,
@@ -150,12 +145,8 @@ def evaluate(
             watch=watch_layers(subject) if any(check.name == RANGES for check in wanted) else None,
         )
         if wanted:
-            results = {result.name: result for result in checked()}
             release(cycles=False)  # what came before
-            late = [check for check in wanted if check not in early]
-            results |= {result.name: result for result in run_checks(subject, late)}
-            made = tuple(results[check.name] for check in wanted)
-            report = replace(report, checks=made, notes=(*report.notes, *_order(subject)))
+            report = replace(report, checks=run_checks(subject, wanted), notes=(*report.notes, *_order(subject)))
     report = replace(report, details=model_details(reference, candidate)) if details else report
     return gating.judged(report, gates)
 

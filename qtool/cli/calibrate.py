@@ -142,9 +142,11 @@ def calibrate(
         out.say(f"{label:<9} {text}")
     for note in statistics.notes:
         out.note(note)
+    from qtool.runtime.paths import as_argument
+
     chosen = [] if method is None else ["--method", method]
-    command = shlex.join(["qtool", "quantize", str(model), "--stats", str(destination), *chosen])
-    out.hint(f"Quantize from them: {command}")
+    words = ["qtool", "quantize", as_argument(model), "--stats", as_argument(destination), *chosen]
+    out.hint(f"Quantize from them: {shlex.join(words)}")
     if json_target != STDOUT:
         out.data(str(destination))
 

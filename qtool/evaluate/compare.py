@@ -44,7 +44,8 @@ LATENCY_SECONDS = 0.02
 """About the longest run that is timed: a median wants many runs more than large ones."""
 LATENCY_BUDGET = (0.1, 1.0)
 """Seconds of timing for each model at least and at most; in between, half of what the models ran on the samples. Where
-that pass itself has as much as the least, it is the measurement."""
+that pass itself takes half of the least or more, it is the measurement: it does without runs to warm up, and hardly
+any of it is lost."""
 
 
 def compare(
@@ -239,7 +240,7 @@ def compare_all(
     timings: Sequence[Latency | None] = [None] * len(candidates)
     if timed:
         least, most = (limit * (1 + len(candidates)) for limit in LATENCY_BUDGET)
-        timing, size = turns.timings(least), first
+        timing, size = turns.timings(least / 2), first
         if timing is None:
             size = latency_batch_size(first, turns.seconds / ((1 + len(candidates)) * done))
             budget = min(max(least, turns.seconds / 2), most)

@@ -130,8 +130,8 @@ class Turns:
         """Latency of each model on a batch like the first; None if the pass says too little.
 
         Args:
-            least: Seconds that the timed runs of all models have to take.
+            least: Seconds that the pass has to take.
         """
-        if self._rounds < MIN_ROUNDS or sum(map(sum, self._times)) < least:
+        if self._rounds < MIN_ROUNDS or self.seconds < least:
             return None
         return Timings(tuple(statistics.median(each) for each in self._times), self._rounds, len(self._times[0]))

@@ -211,12 +211,12 @@ def can_saturate(matrix: npt.NDArray[np.int8]) -> bool:
 
 def saturable_columns(matrix: npt.NDArray[np.int8]) -> npt.NDArray[np.bool_]:
     """In which columns of (K, N) some activation makes a pair leave int16."""
-    wide = matrix.astype(np.int32)
+    wide = matrix.astype(np.int16)
     if len(wide) % 2:
-        wide = np.concatenate([wide, np.zeros((1, wide.shape[1]), np.int32)])
+        wide = np.concatenate([wide, np.zeros((1, wide.shape[1]), np.int16)])
     high, low = np.maximum(wide, 0), np.minimum(wide, 0)
     most, least = high[0::2] + high[1::2], low[0::2] + low[1::2]
-    leaves: npt.NDArray[np.bool_] = (most * 255 > _HIGHEST) | (least * 255 < _LOWEST)
+    leaves: npt.NDArray[np.bool_] = (most > _HIGHEST // 255) | (least < -(-_LOWEST // 255))
     return np.asarray(leaves.any(axis=0))
 
 

@@ -326,16 +326,14 @@ class _Run:
     def _saturated(self, number: int, tally: UnitTally, arrays: Arrays, error: Array) -> Array:
         """The own error, with what saturation adds."""
         unit = tally.unit
-        count, added = 0, None
         if tally.saturable is None:
             in_float = unit.node in self._in_float
             tally.saturable = () if in_float else saturable_channels(unit, self.pair.quantized)
         if tally.saturable:
-            x = arrays.expected[unit.operands[0].tensor]
-            count, added = change(unit, self.pair.quantized, x, tally.saturable)
-        if added is not None and added.shape == error.shape:
-            tally.add_saturation(count, energy(added))
-            error = error + added
+            changed = change(unit, self.pair.quantized, arrays.expected[unit.operands[0].tensor], tally.saturable)
+            if changed is not None and changed.shape == error.shape:
+                tally.add_saturation(changed.count, changed.energy)
+                error = changed.add_to(error)
         signal = energy(arrays.expected[unit.output])
         self.injected[number] = energy(error) / signal if signal else 0.0
         return error

@@ -148,7 +148,10 @@ class Operator:
         read = {name for node in nodes for name in node.input}
         for name, array in unit.constants.items():
             if name in read:
-                model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
+                if array.dtype.isbuiltin == 1 and array.dtype.kind in "fiub":
+                    _embed(model.graph.initializer.add(), name, array)
+                else:
+                    model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
         values = {operand.slot: operands[operand.tensor] for operand in unit.operands}
         return self._session(model, nodes, values, result, self._graphs[0])
 
@@ -251,6 +254,16 @@ def _computed(graph: Graph, name: str) -> Array:
     model.graph.node.extend(sorted(nodes, key=lambda node: order[id(node)]))
     model.graph.output.add().name = name
     return create_session(model.SerializeToString(), num_threads=1, base_dir=graph.source.base_dir).run({})[name]
+
+
+def _embed(tensor: onnx.TensorProto, name: str, array: Array) -> None:
+    """Give a tensor of a model its content in place: appending one would copy it once more."""
+    from onnx import helper
+
+    tensor.name = name
+    tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor.dims.extend(array.shape)
+    tensor.raw_data = array.tobytes()
 
 
 def _array(array: Array) -> Array:

@@ -89,8 +89,38 @@ def saturable_channels(unit: Unit, quantized: Graph) -> tuple[Indices, ...]:
     return tuple(np.flatnonzero(one) for one in found) if any(one.any() for one in found) else ()
 
 
-def change(unit: Unit, quantized: Graph, x: Array, columns: Sequence[Indices]) -> tuple[int, Array | None]:
-    """Pairs that saturate on float input x, and what they change in the operator's result.
+@dataclass(frozen=True)
+class Change:
+    """What saturation changes in an operator's result.
+
+    Attributes:
+        count: Pairs that saturate.
+        shape: Of the result.
+        axis: Of its channels.
+        parts: Channels, and the change of each: channels last, the other axes in one.
+    """
+
+    count: int
+    shape: tuple[int, ...]
+    axis: int
+    parts: tuple[tuple[Indices, Array], ...]
+
+    @property
+    def energy(self) -> float:
+        """Sum of its squares."""
+        return math.fsum(energy(difference) for _, difference in self.parts)
+
+    def add_to(self, result: Array) -> Array:
+        """A result of that shape with the change in it."""
+        whole = np.array(result)
+        by_channel = np.moveaxis(whole, self.axis, -1)
+        for channels, difference in self.parts:
+            by_channel[..., channels] += difference.reshape(*by_channel.shape[:-1], len(channels))
+        return whole
+
+
+def change(unit: Unit, quantized: Graph, x: Array, columns: Sequence[Indices]) -> Change | None:
+    """What saturation changes in the operator's result on float input x.
 
     Args:
         unit: A unit.
@@ -99,29 +129,27 @@ def change(unit: Unit, quantized: Graph, x: Array, columns: Sequence[Indices]) -
         columns: Those that may saturate (:func:`saturable_channels`).
 
     Returns:
-        (0, None) where nothing saturates, or nothing can.
+        None where nothing saturates, or nothing can.
     """
     product = _product(unit)
     stored = None if product is None else _stored(product, quantized)
     if product is None or stored is None or not columns:
-        return 0, None
+        return None
     codes, scale, zero = _codes(product.operand, x)
     if product.kind == "MatMulInteger" and (stored.ndim != 2 or codes.ndim < 2):
         return _change_of_stacks(unit, product, stored, codes, scale, zero)
-    parts, matrices, total = _rows(product, stored, codes, zero, None)
-    width = sum(matrix.shape[1] for matrix in matrices)
+    parts, matrices, _ = _rows(product, stored, codes, zero, None)
     found = list(_changes(unit, product, scale, zero, parts, matrices, columns))
-    count = sum(pairs for pairs, _, _ in found)
-    if not count:
-        return 0, None
-    changed = np.zeros((total, width), np.float32)
-    for _, channels, difference in found:
-        changed[:, channels] = difference
+    if not found:
+        return None
+    width = sum(matrix.shape[1] for matrix in matrices)
     if product.kind == "MatMulInteger":
-        return count, changed.reshape(*codes.shape[:-1], width)
-    sizes = Geometry.of(product.options, stored.shape[2:]).sizes(codes.shape[2:])
-    by_place = changed.reshape(len(codes), *sizes, width)
-    return count, np.ascontiguousarray(np.moveaxis(by_place, -1, 1))
+        shape, axis = (*codes.shape[:-1], width), codes.ndim - 1
+    else:
+        sizes = Geometry.of(product.options, stored.shape[2:]).sizes(codes.shape[2:])
+        shape, axis = (len(codes), width, *sizes), 1
+    count = sum(pairs for pairs, _, _ in found)
+    return Change(count, shape, axis, tuple((channels, difference) for _, channels, difference in found))
 
 
 def of_rows(unit: Unit, quantized: Graph, x: Array, columns: Sequence[Indices]) -> tuple[int, float]:
@@ -200,17 +228,17 @@ def _changes(
 
 def _change_of_stacks(
     unit: Unit, product: _Product, stored: Array, codes: Array, scale: Array, zero: Array
-) -> tuple[int, Array | None]:
+) -> Change | None:
     """:func:`change` of a product with a stack of matrices, or of one vector."""
     weight_zero = _of_channels(product.weight.zero, ALL)
     count, there = _saturating(product.kind, codes, stored, zero, weight_zero, {})
     if not count:
-        return 0, None
+        return None
     exact = kernels.matmul_integer(codes, stored, zero, weight_zero, num_threads=1)
     steps = np.float32(scale) * _steps(product.weight, (-1,))
     behind = Epilogue(unit, stored.shape[-1])
-    changed = behind(there * steps, (-1,)) - behind(exact * steps, (-1,))
-    return count, changed.astype(np.float32)
+    changed = (behind(there * steps, (-1,)) - behind(exact * steps, (-1,))).astype(np.float32)
+    return Change(count, changed.shape, changed.ndim - 1, ((np.arange(changed.shape[-1]), changed),))
 
 
 def _of_channels(zero: Array | None, channels: Channels) -> Array | None:

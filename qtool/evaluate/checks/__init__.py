@@ -6,10 +6,7 @@ what it found as plain data (:class:`CheckResult`); it decides nothing, and what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from contextvars import copy_context
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from qtool.errors import ConfigError, QtoolError
@@ -17,7 +14,7 @@ from qtool.evaluate.checks import fusion, memory, miscompile, ranges, saturation
 from qtool.evaluate.checks.result import CheckResult, Finding
 from qtool.evaluate.checks.subject import Subject
 
-__all__ = ["CHECKS", "Check", "CheckResult", "Finding", "Subject", "in_background", "run_checks", "select_checks"]
+__all__ = ["CHECKS", "Check", "CheckResult", "Finding", "Subject", "run_checks", "select_checks"]
 
 
 @dataclass(frozen=True)
@@ -83,20 +80,3 @@ def run_checks(subject: Subject, checks: Sequence[Check]) -> tuple[CheckResult, 
         finally:
             subject.close()
     return tuple(results)
-
-
-@contextmanager
-def in_background(subject: Subject, checks: Sequence[Check]) -> Iterator[Callable[[], tuple[CheckResult, ...]]]:
-    """Do checks in a thread while the block goes on, which must not use the subject meanwhile.
-
-    Yields:
-        What waits for the results, and gives them; it raises what :func:`run_checks` does.
-    """
-    if not checks:
-        yield tuple
-        return
-    from qtool.runtime.arena import register_arena
-
-    register_arena()  # once, not by two threads at a time
-    with ThreadPoolExecutor(1, thread_name_prefix="qtool-checks") as pool:
-        yield pool.submit(copy_context().run, run_checks, subject, checks).result
