@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from qtool.api import merge_stats as merge_stats
     from qtool.api import prepare as prepare
     from qtool.api import quantize as quantize
+    from qtool.api import register_custom_ops as register_custom_ops
     from qtool.config import QuantConfig as QuantConfig
     from qtool.errors import QtoolError as QtoolError
 
@@ -52,6 +53,7 @@ __all__ = [
     "merge_stats",
     "prepare",
     "quantize",
+    "register_custom_ops",
 ]
 
 _HOMES = {
@@ -69,6 +71,7 @@ _HOMES = {
     "merge_stats": "qtool.api",
     "prepare": "qtool.api",
     "quantize": "qtool.api",
+    "register_custom_ops": "qtool.api",
 }
 
 

@@ -77,6 +77,15 @@ def histogram(
     counts: NDArray[np.int64],
     n_threads: int,
 ) -> int: ...
+def observe(
+    x: _Floats,
+    n: int,
+    inner: int,
+    best: NDArray[np.int32] | None,
+    counts: NDArray[np.int64] | None,
+    exponent: int,
+    bits: int,
+) -> tuple[int, int, int, int, float, float, int]: ...
 
 # ------------------------------------------------------------------------------------------------------ integer matmul
 

@@ -1135,6 +1135,179 @@ def histogram(
     return outside
 
 
+# All of it at once, for whoever counts many arrays: a block is read from memory once and counted while the first cache
+# holds it. Blocks are whole rows of a channel, or whole channels of one element each, so that the largest magnitude of
+# a block is that of its channel. A block that leaves the histogram's range widens it: neighbouring bins are added in
+# pairs until the block fits, which gives the counts that a histogram of the final range would have had from the start.
+
+cdef enum:
+    OBSERVED = 4096            # elements of a block, 16 KiB
+
+
+cdef struct Counters:
+    # A histogram that is being filled: int64 counts, and the 32-bit sets before them.
+    int64_t* counts            # NULL if there is none
+    int bits
+    int exponent
+    int32_t* sets
+    int n_sets
+    Py_ssize_t stride
+    Py_ssize_t pending
+
+
+cdef void _widen_counts(int64_t* h, Py_ssize_t size) noexcept nogil:
+    """Add neighbouring bins in pairs, in place: the same counts in bins of twice the width."""
+    cdef Py_ssize_t quarter = size // 4, i
+    for i in range(quarter):
+        h[2 * quarter - 1 - i] = h[2 * quarter - 1 - 2 * i] + h[2 * quarter - 2 - 2 * i]
+        h[2 * quarter + i] = h[2 * quarter + 2 * i] + h[2 * quarter + 2 * i + 1]
+    memset(h, 0, <size_t>(quarter * 8))
+    memset(h + 3 * quarter, 0, <size_t>(quarter * 8))
+
+
+cdef int32_t _magnitude(int32_t least, int32_t most) noexcept nogil:
+    """Bits of the largest |x| of a range of ordered bits; 0 for an empty one."""
+    cdef int32_t below = least ^ <int32_t>0x7FFFFFFF if least < 0 else 0
+    below &= 0x7FFFFFFF
+    return <int32_t>_max(below, most if 0 < most < 0x7F800000 else 0)
+
+
+cdef void _count_block(
+    const qt_statistics* kernel, const float* x, Py_ssize_t n, int32_t magnitude, Py_ssize_t ahead, Counters* h
+) noexcept nogil:
+    """Count n <= OBSERVED elements, the largest finite |x| having the bits `magnitude`; fetch `ahead` elements more."""
+    cdef float kept[TILE]
+    cdef int32_t bins[TILE]
+    cdef int32_t* a
+    cdef int32_t* b
+    cdef int32_t* c
+    cdef int32_t* d
+    cdef int needed = (magnitude >> 23) - 126, steps
+    cdef int32_t limit, half = <int32_t>1 << h.bits
+    cdef Py_ssize_t start = 0, m, i
+    cdef int64_t outside = 0
+    if needed > h.exponent or h.pending >= FLUSH:
+        _flush(h.sets, h.n_sets, h.stride, 2 * <Py_ssize_t>half, h.counts)
+        h.pending = 0
+        steps = <int>_min(needed - h.exponent, h.bits + 1)     # then all counts are beside zero, and stay there
+        while steps > 0:
+            _widen_counts(h.counts, 2 * <Py_ssize_t>half)
+            steps -= 1
+        h.exponent = <int>_max(h.exponent, needed)
+    limit = (h.exponent + 127) << 23 if h.exponent > -127 else <int32_t>1 << (h.exponent + 149)
+    a = h.sets
+    b = h.sets + (1 % h.n_sets) * h.stride
+    c = h.sets + (2 % h.n_sets) * h.stride
+    d = h.sets + (3 % h.n_sets) * h.stride
+    h.pending += n
+    while start < n:
+        m = _smaller(n - start, TILE)
+        qt_fetch_ahead(<const uint8_t*>(x + n + start), _smaller(ahead - start, m) * 4)
+        if kernel.bins(x + start, m, h.bits - h.exponent, half, bins) >= limit:
+            i = _inside(x + start, m, limit, kept, &outside)   # without NaN and Inf; all others are inside
+            kernel.bins(kept, i, h.bits - h.exponent, half, bins)
+            start += m
+            m = i
+        else:
+            start += m
+        if m > 0 and memcmp(bins, bins + 1, <size_t>(m - 1) * 4) == 0:
+            a[bins[0]] += <int32_t>m
+            continue
+        for i in range(0, m - 3, 4):
+            a[bins[i]] += 1
+            b[bins[i + 1]] += 1
+            c[bins[i + 2]] += 1
+            d[bins[i + 3]] += 1
+        for i in range(m & ~<Py_ssize_t>3, m):
+            a[bins[i]] += 1
+
+
+cdef void _observe(
+    const qt_statistics* kernel, const float* x, Py_ssize_t size, Py_ssize_t n, Py_ssize_t inner, int32_t* best,
+    MinMaxPart* whole, Counters* h,
+) noexcept nogil:
+    """See observe(); best is NULL if channels do not matter, and then n and inner do not."""
+    cdef Py_ssize_t at = 0, m, row, channel, width, rest
+    cdef MinMaxPart part
+    cdef int32_t magnitude
+    while at < size:
+        m = OBSERVED
+        if best != NULL and inner == 1:
+            m = n - at % n if n >= OBSERVED else OBSERVED // n * n     # rows of one element of each channel
+        elif best != NULL:
+            rest = inner - at % inner
+            m = rest if rest < inner or inner >= OBSERVED else OBSERVED // inner * inner
+        m = _smaller(_smaller(m, OBSERVED), size - at)
+        part.least = 0x7F800000
+        part.most = _ordered(0xFF800000)
+        kernel.min_max_32(x + at, m, whole.counts, &part.least, &part.most)
+        magnitude = _magnitude(part.least, part.most)
+        if best != NULL and inner > 1:
+            row = at
+            while row < at + m:
+                channel = row // inner % n
+                width = _smaller(inner - row % inner, at + m - row)
+                if width == m:
+                    best[channel] = <int32_t>_max(best[channel], magnitude)
+                else:
+                    best[channel] = kernel.absmax_row(x + row, width, best[channel])
+                row += width
+        elif best != NULL:
+            row = at
+            while row < at + m:
+                channel = row % n
+                width = _smaller(n - channel, at + m - row)
+                kernel.absmax_columns(x + row, width, best + channel)
+                row += width
+        if h.counts != NULL:
+            _count_block(kernel, x + at, m, magnitude, size - at - m, h)
+        whole.least = <int32_t>_min(whole.least, part.least)
+        whole.most = <int32_t>_max(whole.most, part.most)
+        at += m
+
+
+def observe(
+    const float[::1] x, Py_ssize_t n, Py_ssize_t inner, int32_t[::1] best, int64_t[::1] counts, int exponent, int bits,
+):
+    """What min_max, absmax and histogram say of x, (.., n, inner), in one pass over the memory.
+
+    best, of n, is raised to the bits of the largest |x| of each index, where x is finite throughout; counts, of
+    2 * 2^bits, are added to, after they were widened until all finite x fit. Either may be None.
+
+    Returns NaN, +Inf, -Inf and zero counts, least and greatest as min_max does, and the exponent of counts.
+    """
+    cdef const qt_statistics* kernel = _statistics
+    cdef Py_ssize_t size = x.shape[0]
+    cdef Buffer memory
+    cdef MinMaxPart whole
+    cdef Counters h
+    memset(whole.counts, 0, sizeof(whole.counts))
+    whole.least = 0x7F800000
+    whole.most = _ordered(0xFF800000)
+    h.counts = NULL
+    h.exponent, h.bits, h.pending = exponent, bits, 0
+    if counts is not None and size > 0:
+        h.counts = &counts[0]
+        h.stride = _round_up(<Py_ssize_t>2 << bits, 1024) + 20
+        # clearing and adding up a set takes as long as counting some ten thousand elements
+        h.n_sets = <int>_max(1, _min(1 if size < 16384 else 2 if size < 65536 else 4,
+                                     SETS_SIZE // ((<Py_ssize_t>2 << bits) * 4)))
+        h.n_sets = 2 if h.n_sets == 3 else h.n_sets
+        memory = Buffer(h.n_sets * h.stride * 4)
+        h.sets = <int32_t*>memory.start
+    with nogil:
+        if h.counts != NULL:
+            memset(h.sets, 0, <size_t>(h.n_sets * h.stride * 4))
+        if size > 0:
+            _observe(kernel, &x[0], size, n, inner, &best[0] if best is not None and n > 0 else NULL, &whole, &h)
+        if h.counts != NULL:
+            _flush(h.sets, h.n_sets, h.stride, <Py_ssize_t>2 << bits, h.counts)
+    return (
+        whole.counts[0], whole.counts[1], whole.counts[2], whole.counts[3],
+        _float(<uint32_t>_ordered(<uint32_t>whole.least)), _float(<uint32_t>_ordered(<uint32_t>whole.most)), h.exponent,
+    )
+
+
 # ------------------------------------------------------------------------------------------------------ integer matmul
 
 # Products: pack all of B once; then one task = a block of rows of A (packed by the task) times a range of columns.

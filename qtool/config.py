@@ -336,8 +336,7 @@ def toml_document(path: str | Path) -> dict[str, Any]:
         ConfigError: If the file cannot be read or parsed.
     """
     try:
-        with Path(path).open("rb") as stream:
-            return tomllib.load(stream)
+        return tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))  # editors of Windows write a mark in front
     except OSError as error:
         raise ConfigError(f"Config file '{path}' cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -132,6 +132,8 @@ def check_statistics_destination(
 
 
 def _check_place(output: Path) -> None:
+    if str(output) == "-":
+        raise ConfigError("Output '-' would be stdout, which gets the path of the result; expected the name of a file.")
     if output.is_dir():
         raise ConfigError(f"Output '{output}' is a directory; expected a file name.")
     if not output.parent.is_dir():
@@ -237,7 +239,7 @@ def publish(
         model.metadata_props[f"qtool.{key}"] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     with staging(output) as folder:
         path = folder / (output.name if output is not None else "model.onnx")
-        data = save_model(model, path, external=external_data)
+        data = save_model(model, path, external=external_data, called=f"Output '{output}'" if output else None)
         faults = _check(path, float_model)
         if check is not None:
             check("writing the model")
@@ -279,13 +281,14 @@ def _put_in_place(path: Path, data: Path | None, output: Path) -> None:
         raise
 
 
-def save_model(model: ir.Model, path: Path, *, external: bool) -> Path | None:
+def save_model(model: ir.Model, path: Path, *, external: bool, called: str | None = None) -> Path | None:
     """Save a model whose weights are lazy; one that is too large for a single file gets a second one.
 
     Args:
         model: Any.
         path: Where to.
         external: Keep all large weights in a file of their own, however large the model is.
+        called: What it is in messages; by default a temporary file.
 
     Returns:
         The external data file, if there is one.
@@ -303,7 +306,8 @@ def save_model(model: ir.Model, path: Path, *, external: bool) -> Path | None:
         data = data_path(path)
         ir.save(model, path, external_data=data.name)
     except OSError as error:
-        raise ConfigError(f"Output '{path.name}' cannot be written: {error.strerror or error}.") from error
+        what = called or f"Temporary file '{path}'"
+        raise ConfigError(f"{what} cannot be written: {error.strerror or error}.") from error
     if data.exists() and not data.stat().st_size:  # every tensor was small enough for the model file
         data.unlink()
     return data if data.exists() else None

@@ -5,6 +5,11 @@ Part of ``bench_quantize.py --calibration``. Each tool has one process per metho
 file; the peer feeds the same samples, one at a time, to ``onnxruntime.quantization.calibrate`` and asks for the ranges
 of the tensors of the same operators. The model of both is the one that each tool's own preparation makes. Processes of
 both run from compiled modules, as installed packages do; the first run, which may compile them, is not counted.
+
+Collection is the stage ``calibrate`` of that command: from the first counted sample to the statistics, reading the
+samples included; loading the model is the stage ``load`` before it. Bare inference is that of onnxruntime as it is by
+default, on the same samples, one at a time, all of them in memory, after a first one that is not counted. The two run
+in turn, as often as each other, and the ratio is one of medians.
 """
 
 from __future__ import annotations
@@ -92,7 +97,7 @@ def compare(zoo: Path, names: str | None, methods: str | None, runs: int, *, qui
         zoo: Folder of models and samples.
         names: Comma-separated models; all by default.
         methods: Comma-separated range methods; all three by default.
-        runs: Runs of qtool; of the peer, which may take minutes, one.
+        runs: Runs of qtool, and of bare inference; of the peer, which may take minutes, one.
         quick: Few samples.
     """
     rows = []
@@ -117,14 +122,15 @@ def _model(
 
     stats, report = scratch / "stats.npz", scratch / "report.json"
     _output([sys.executable, "-c", OURS, str(model), str(calib), "1", "minmax", str(stats), str(report)])
-    bare = float(_output([sys.executable, "-c", BARE, str(model), str(calib), str(count)]))
-    print(f"{name}: {count} samples, bare inference {bare:.2f} s", flush=True)
+    bare_command = [sys.executable, "-c", BARE, str(model), str(calib), str(count)]
+    print(f"{name}: {count} samples", flush=True)
     rows = []
     for method in methods:
         command = [sys.executable, "-c", OURS, str(model), str(calib), str(count), method, str(stats), str(report)]
         peer_command = [sys.executable, "-c", PEER, str(model), str(calib), str(count), method, str(scratch)]
-        ours, collected = [], []
+        ours, collected, bares = [], [], []
         for _ in range(runs):
+            bares.append(float(_output(bare_command)))
             ours.append(run(command))
             if ours[-1]["failed"]:
                 print(f"  {method:<11} qtool failed: {ours[-1]['failed']}", flush=True)
@@ -132,6 +138,7 @@ def _model(
             collected.append(json.loads(report.read_text())["seconds"]["calibrate"])
         peer = run_limited(peer_command)
         seconds, collecting = statistics.median(one["seconds"] for one in ours), statistics.median(collected)
+        bare = statistics.median(bares)
         peak = max(one["peak_mb"] for one in ours)
         row = {"model": name, "method": method, "samples": count, "seconds": seconds, "peak_mb": peak, "peer": peer}
         rows.append(row | {"bare_seconds": bare, "collect_seconds": collecting})
@@ -141,7 +148,7 @@ def _model(
             text += f"failed: {peer['failed']}"
         else:
             text += f"{peer['seconds'] / seconds:5.2f}x as fast, {peak / peer['peak_mb']:.2f} of the memory"
-        print(f"{text}   collection {collecting:.2f} s, {collecting / bare:.2f}x of bare", flush=True)
+        print(f"{text}   collection {collecting:.2f} s, {collecting / bare:.2f}x of bare {bare:.2f} s", flush=True)
     return rows
 
 

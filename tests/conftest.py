@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,15 @@ DEFAULT_ZOO = ROOT.parent / "shared" / "zoo"
 def zoo_folder() -> Path:
     """The folder of real models: QTOOL_ZOO, or ../shared/zoo beside the repository."""
     return Path(os.environ.get("QTOOL_ZOO") or DEFAULT_ZOO)
+
+
+def pytest_configure() -> None:
+    """Listen to Ctrl-C where the shell started the run in the background, with the signal ignored.
+
+    Children inherit that, and the tests that interrupt one would wait for a minute each and fail.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import subprocess
 import sys
 import types
 
+import numpy as np
 import pytest
 
 import qtool
+from qtool.calibrate.statistics import Statistics
 
 PROMISED = {
     "QtoolError",
@@ -27,6 +30,7 @@ PROMISED = {
     "merge_stats",
     "prepare",
     "quantize",
+    "register_custom_ops",
 }
 
 
@@ -41,6 +45,48 @@ def test_a_public_name_is_documented(name: str):
     assert callable(value)
     assert (value.__doc__ or "").strip()
     assert value.__module__.startswith("qtool.")
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED - {"__version__", "QtoolError", "QuantConfig"}))
+def test_a_public_function_says_what_it_takes_and_gives(name: str):
+    function = getattr(qtool, name)
+    told = inspect.signature(function)
+    assert told.return_annotation is not told.empty
+    assert all(parameter.annotation is not told.empty for parameter in told.parameters.values())
+    assert "Raises:" in function.__doc__
+    assert "Returns:" in function.__doc__ or told.return_annotation == "None"
+    if len(told.parameters) > 2:
+        missing = [p for p in told.parameters if f"\n        {p}: " not in function.__doc__]
+        assert not missing
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: qtool.quantize("m", stats=Statistics({}, 0)), "'stats' is of type Statistics; expected the path of a"),
+        (lambda: qtool.quantize("m", {}, samples=2.5), "'samples' is 2.5; expected a whole number."),
+        (lambda: qtool.quantize("m", {}, shuffle=True), "'shuffle' is True; expected a whole number."),
+        (lambda: qtool.quantize("m", {}, batch="auto"), "'batch' is 'auto'; expected a whole number."),
+        (lambda: qtool.quantize("m", {}, max_memory="2G"), "'max_memory' is '2G'; expected a whole number of bytes."),
+        (lambda: qtool.quantize("m", {}, on_nan="stop"), "'on_nan' is 'stop'; expected raise or skip."),
+        (lambda: qtool.quantize("m", {}, output=3), "'output' is 3; expected the path of a file."),
+        (lambda: qtool.calibrate("m", {}, tensors="y"), "'tensors' is 'y'; expected a list of names."),
+        (lambda: qtool.evaluate("m", "q", {}, metrics="sqnr"), "'metrics' is 'sqnr'; expected a list of names."),
+        (lambda: qtool.evaluate("m", "q", {}, outputs="y"), "'outputs' is 'y'; expected a list of names."),
+        (lambda: qtool.compare_models("m", "q", {}), "'candidates' is 'q'; expected a list of models."),
+        (lambda: qtool.prepare("m", opset="17"), "'opset' is '17'; expected a whole number."),
+        (lambda: qtool.convert("m", "qdq", samples=[3]), "'samples' is of type list; expected a whole number."),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_an_error_of_ours(call, said: str):
+    with pytest.raises(qtool.QtoolError) as caught:
+        call()
+    assert caught.value.message.startswith(f"Argument {said}")
+
+
+def test_numbers_of_numpy_are_numbers():
+    with pytest.raises(qtool.QtoolError, match=r"'gone\.onnx' does not exist"):
+        qtool.quantize("gone.onnx", {}, samples=np.int64(3), output=None)
 
 
 def test_version():

@@ -11,6 +11,7 @@ from qtool.api._quantize import quantize
 from qtool.api._stats import compare_methods, diff_stats, load_stats, matching, merge_stats
 from qtool.api.results import Inspection, PrepareResult, QuantizeResult
 from qtool.api.settings import ModelLike, Progress, resolve_config
+from qtool.runtime.custom_ops import register_custom_ops
 
 __all__ = [
     "ConvertResult",
@@ -32,5 +33,6 @@ __all__ = [
     "merge_stats",
     "prepare",
     "quantize",
+    "register_custom_ops",
     "resolve_config",
 ]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from qtool.api.arguments import checked_arguments
 from qtool.api.clock import Clock
 from qtool.api.data import files_of, observe, open_any
 from qtool.api.limits import budget, check_limit, keeps_limit
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from qtool.calibrate.statistics import Statistics
 
 
+@checked_arguments
 @keeps_limit
 def calibrate(
     model: ModelLike,
@@ -148,6 +150,7 @@ def calibrate(
                 checkpoint=None if kept_run is None else kept_run.save,
                 checkpoint_every=checkpoint,
                 progress=None if advance is None else lambda done, _: advance(before + done, opened.count),
+                ready=clock.beginning("load", of="calibrate"),
             )
     check_limit("calibration")
     notes += (*statistics.notes, *skipped_notes(statistics), *input_notes(prepared.model.graph, statistics))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from qtool.api.arguments import checked_arguments
 from qtool.api.clock import Clock
 from qtool.api.models import comparable, interface_of, parsed
 from qtool.api.settings import ModelLike, Progress
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from qtool.evaluate.candidates import Comparison
 
 
+@checked_arguments
 def compare_models(
     float_model: ModelLike | bytes,
     candidates: Sequence[ModelLike | bytes],
@@ -54,6 +56,9 @@ def compare_models(
         batch: Largest number of samples in a run; by default chosen by their size.
         num_threads: Threads of the runtime.
         progress: Called with ("evaluate", done, total).
+
+    Returns:
+        The reports, one per candidate, in their order, and which of them no other one beats.
 
     Raises:
         ConfigError: Without a candidate, or for an unknown engine or metric.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qtool.api.arguments import checked_arguments
 from qtool.api.clock import Clock
 from qtool.api.data import VERIFY_SAMPLES, VERIFY_SECONDS, files_of, first_batches
 from qtool.api.made_up import random_feeds
@@ -89,6 +90,7 @@ class ConvertResult:
         }
 
 
+@checked_arguments
 def convert(
     model: ModelLike,
     to: str,
@@ -115,6 +117,9 @@ def convert(
         force: Overwrite the output.
         num_threads: Threads of the runtime.
         progress: Called with (stage, done, total).
+
+    Returns:
+        What was done. The model is in ``model_path``, or in ``model`` if there is no path.
 
     Raises:
         ConfigError: For an unknown form or a destination that cannot be used.

@@ -20,6 +20,9 @@ def diff(a: ModelLike, b: ModelLike) -> Difference:
         a: A path, proto or onnx_ir model; never changed.
         b: Another.
 
+    Returns:
+        A row for each thing that differs; it is empty where nothing does.
+
     Raises:
         ModelError: For a model that cannot be read.
     """

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from qtool.api.arguments import checked_arguments
 from qtool.api.clock import Clock
 from qtool.api.layers import require_layers, with_layers
 from qtool.api.models import comparable, interface_of, parsed
-from qtool.api.settings import ModelLike, Progress
+from qtool.api.settings import QUANTIZED_OPS, ModelLike, Progress
 
 if TYPE_CHECKING:
+    import onnx
+
     from qtool.calibrate.samples import Data
+    from qtool.evaluate.checks import Subject
     from qtool.evaluate.report import Report
 
 
+@checked_arguments
 def evaluate(
     float_model: ModelLike | bytes,
     quant_model: ModelLike | bytes,
@@ -141,6 +146,16 @@ def evaluate(
         )
         if wanted:
             release(cycles=False)  # what came before
-            report = replace(report, checks=run_checks(subject, wanted))
+            report = replace(report, checks=run_checks(subject, wanted), notes=(*report.notes, *_order(subject)))
     report = replace(report, details=model_details(reference, candidate)) if details else report
     return gating.judged(report, gates)
+
+
+def _order(subject: Subject) -> Iterator[str]:
+    """A remark on models that were given in the wrong order."""
+    if not _holds_codes(subject.light_proto) and _holds_codes(subject.light_float):
+        yield "The first model holds quantized operators and the second one none: are they in the order FLOAT QUANT?"
+
+
+def _holds_codes(model: onnx.ModelProto) -> bool:
+    return any(node.op_type in QUANTIZED_OPS for node in model.graph.node)

@@ -43,6 +43,9 @@ def inspect(
         prepare: False for the graph as it is, but for what a plan needs; see ``QuantConfig``.
         overrides: Settings of single nodes, see :func:`quantize`.
 
+    Returns:
+        Every node with what would become of it, and the totals.
+
     Raises:
         ConfigError: For settings that cannot be carried out.
         ModelError: For a model that cannot be read.

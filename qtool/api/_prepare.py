@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qtool.api.arguments import checked_arguments
 from qtool.api.clock import Clock, peak_rss
 from qtool.api.data import VERIFY_SAMPLES, VERIFY_SECONDS, files_of, first_batches
 from qtool.api.made_up import random_feeds
@@ -28,6 +29,7 @@ _MIN_IR = 4  # initializers need not be graph inputs from here on
 _DEFAULT_OPSET = 13  # of a model that uses no operator of ai.onnx
 
 
+@checked_arguments
 def prepare(
     model: ModelLike,
     calib: Data | None = None,

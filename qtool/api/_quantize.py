@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from qtool.api._dynamic import quantize_dynamic
 from qtool.api._static import quantize_static
 from qtool.api._weight_only import quantize_weights
+from qtool.api.arguments import checked_arguments
 from qtool.api.limits import keeps_limit
 from qtool.api.modes import refuse_unused
 from qtool.api.pipeline import Run
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from qtool.calibrate.samples import Data
 
 
+@checked_arguments
 @keeps_limit
 def quantize(
     model: ModelLike,

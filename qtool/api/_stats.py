@@ -47,6 +47,9 @@ def merge_stats(
         output: Statistics file to write.
         force: Overwrite it.
 
+    Returns:
+        The sum; also in ``output``, if that is given.
+
     Raises:
         ConfigError: If there is nothing to merge, or the output cannot be written.
         DataError: If a file cannot be read, or they are of different models or settings, or share samples.
@@ -76,6 +79,9 @@ def diff_stats(
     first: str | os.PathLike[str] | SavedStatistics, second: str | os.PathLike[str] | SavedStatistics
 ) -> StatsDifference:
     """What tells two statistics apart: model, number of samples, and each tensor whose numbers differ.
+
+    Returns:
+        What differs: in the model, in the number of samples, and of each tensor.
 
     Raises:
         DataError: If a file cannot be read.

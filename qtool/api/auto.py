@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from qtool.runtime import Session
 
 AUTO = "auto"
-# What is tried in place of auto, for all tensors that are left to it. The others lost on every model that was measured.
-METHODS = ("mse", "percentile:99.999", "percentile:99.99", "minmax")
+# What is tried in place of auto, for all tensors that are left to it. minmax was never better (docs/results.md), and
+# entropy, which clips most, is where the readers care little for the size of large values.
+METHODS = ("mse", "percentile:99.999", "percentile:99.99", "entropy")
 # Bytes of a sample above which fewer are kept than are needed (calibrate/kept.py): then they are not even read.
 _MAX_SAMPLE_BYTES = 1 << 20
 

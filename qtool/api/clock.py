@@ -25,6 +25,17 @@ class Clock:
         finally:
             self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - start
 
+    def beginning(self, stage: str, of: str) -> Callable[[], None]:
+        """A function to be called inside a block of the stage ``of``: the time until then is that of ``stage``."""
+        start = time.perf_counter()
+
+        def ended() -> None:
+            taken = time.perf_counter() - start
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + taken
+            self.seconds[of] = self.seconds.get(of, 0.0) - taken
+
+        return ended
+
     def progress(self, stage: str) -> Callable[[int, int], None] | None:
         """The part of the progress function that a stage calls with (done, total)."""
         report = self._progress

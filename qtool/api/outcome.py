@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,14 +28,13 @@ def destination_of(source: Path | None, output: str | os.PathLike[str] | None, s
 
 
 def why_nothing(plan: Plan) -> str:
-    """The reason that speaks for most nodes, a telling one before an expected one."""
+    """The reason that speaks for most nodes, a telling one before an expected one, that of products before others."""
+    from qtool.runtime.products import FLOAT_PRODUCTS
+
     if not plan.skips:
         return "the model has no nodes"
-    counts: dict[tuple[bool, str], int] = {}
-    for s in plan.skips:
-        key = (s.expected, s.reason)
-        counts[key] = counts.get(key, 0) + 1
-    (_, reason), _ = min(counts.items(), key=lambda row: (row[0][0], -row[1], row[0][1]))
+    counts = Counter((s.expected, s.op_type not in FLOAT_PRODUCTS, s.reason) for s in plan.skips)
+    (*_, reason), _ = min(counts.items(), key=lambda row: (*row[0][:2], -row[1], row[0][2]))
     return reason
 
 

@@ -25,7 +25,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 # first opset and IR version of DynamicQuantizeLinear; MatMulInteger and ConvInteger are one older
 DYNAMIC_FLOOR = (11, 6)
 
-_QUANTIZED_OPS = frozenset(
+QUANTIZED_OPS = frozenset(
     (
         "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul", "ConvInteger",
         "MatMulInteger", "MatMulNBits", "QLinearAdd", "QGemm", "QAttention", "GatherBlockQuantized",
@@ -148,7 +148,7 @@ def refuse_quantized(model: ir.Model, *, force: bool) -> None:
     Raises:
         ModelError: If it does.
     """
-    found = sorted({node.op_type for node in model.graph.all_nodes() if node.op_type in _QUANTIZED_OPS})
+    found = sorted({node.op_type for node in model.graph.all_nodes() if node.op_type in QUANTIZED_OPS})
     if found and not force:
         raise ModelError(
             f"The model is quantized already: it holds {', '.join(found)}.",

@@ -58,6 +58,7 @@ def collect(
     checkpoint: Callable[[Statistics], None] | None = None,
     checkpoint_every: int | None = None,
     max_memory: int | Budget | None = None,
+    ready: Callable[[], None] | None = None,
 ) -> Statistics:
     """Observe tensors of a model.
 
@@ -80,6 +81,7 @@ def collect(
         checkpoint_every: A number of samples.
         max_memory: Bytes that the process may reach, or the budget of the whole call: the number of batches at once
             and their size are chosen by what is left of it. The result does not depend on it.
+        ready: Called when the model is loaded and the size of batches is chosen, before the first of them is counted.
 
     Returns:
         Statistics in the order of ``tensors``. Its notes say what kept samples from sharing batches.
@@ -116,6 +118,8 @@ def collect(
         size = max(1, min(int(max_batch_bytes / max(observed_bytes(run, samples), 1.0)), fair, size))
     elif batch_size is None and samples.batchable and not run.is_empty:
         size = 1
+    if ready is not None:
+        ready()
     done = saved = 0
     pause = checkpoint_every if checkpoint is not None else None
     batches: Iterator[_Batch] = ((*one, False) for one in samples.separable_batches(size))

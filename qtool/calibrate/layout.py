@@ -89,6 +89,10 @@ def plan_layout(subject: str, inputs: Iterable[TensorInfo], shapes: Mapping[str,
             continue
         if len(shape) == len(model):
             _match(subject, info, shape, ("N", *model[1:]), skip=1)
+            if model[0] == 0:
+                raise DataError(
+                    f"{subject}: input '{info.name}' has shape {shape_text(model)} in the model, which holds no sample."
+                )
             if isinstance(model[0], int):
                 batches[info.name] = model[0]
         elif len(shape) == len(model) + 1:

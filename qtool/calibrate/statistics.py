@@ -142,17 +142,12 @@ class TensorStatistics:
         repeats = rows if shared else 1
         if parts > 1 and (array.ndim == 0 or array.shape[0] % parts):
             raise ValueError(f"An array of shape {list(array.shape)} does not divide into {parts} samples.")
+        if repeats == 1 and num_threads == 1 and _in_one_pass(array, parts):
+            for sample in array.reshape(parts, -1, *array.shape[1:]) if parts > 1 else (array,):
+                self._observe(sample)
+            return
         seen = _counts(array, parts, num_threads)
-        self.count += seen.count * repeats
-        self.nan += seen.nan * repeats
-        self.pos_inf += seen.pos_inf * repeats
-        self.neg_inf += seen.neg_inf * repeats
-        self.zeros += seen.zeros * repeats
-        self.minimum = min(self.minimum, seen.minimum)  # inf and -inf if there is no finite value
-        self.maximum = max(self.maximum, seen.maximum)
-        self.sample_ranges += seen.sample_ranges * repeats
-        self.sample_min_sum += seen.sample_min_sum * repeats
-        self.sample_max_sum += seen.sample_max_sum * repeats
+        self._add(seen, repeats)
         if self.channel_axis is not None:
             channels = _channel_absmax(array, self.channel_axis, finite=seen.finite == seen.count, threads=num_threads)
             self.channel_absmax = _larger(self.channel_absmax, channels)
@@ -165,6 +160,31 @@ class TensorStatistics:
             kernels.histogram(array, needed, HISTOGRAM_BITS, out=self.histogram, num_threads=num_threads)
         else:
             self.histogram += repeats * kernels.histogram(array, needed, HISTOGRAM_BITS, num_threads=num_threads)
+
+    def _add(self, seen: TensorStatistics, repeats: int = 1) -> None:
+        """Add counts and extremes."""
+        self.count += seen.count * repeats
+        self.nan += seen.nan * repeats
+        self.pos_inf += seen.pos_inf * repeats
+        self.neg_inf += seen.neg_inf * repeats
+        self.zeros += seen.zeros * repeats
+        self.minimum = min(self.minimum, seen.minimum)  # inf and -inf if there is no finite value
+        self.maximum = max(self.maximum, seen.maximum)
+        self.sample_ranges += seen.sample_ranges * repeats
+        self.sample_min_sum += seen.sample_min_sum * repeats
+        self.sample_max_sum += seen.sample_max_sum * repeats
+
+    def _observe(self, sample: npt.NDArray[Any]) -> None:
+        """Add the values of one sample, read from memory once."""
+        axis, exponent = self.channel_axis, MIN_EXPONENT if self.exponent is None else self.exponent
+        seen, exponent, channels = kernels.observe(sample, axis, exponent, HISTOGRAM_BITS, self.histogram)
+        self._add(_of_one_sample(seen))
+        if self.exponent is not None:
+            self.exponent = exponent
+        if axis is not None:
+            if channels is None:
+                channels = _channel_absmax(sample, axis, finite=False, threads=1)
+            self.channel_absmax = _larger(self.channel_absmax, channels)
 
     def without_channels(self) -> TensorStatistics:
         """The same with nothing about channels and readers, so that tensors of different layouts can be merged."""
@@ -272,12 +292,10 @@ def _counts(array: npt.NDArray[Any], parts: int, num_threads: int | None) -> Ten
             total = merge(total, _counts(array[start : start + length], 1, num_threads))
         return total
     seen = kernels.min_max(array, num_threads=num_threads)
+    if parts == 1:
+        return _of_one_sample(seen)
     total = TensorStatistics(seen.count, seen.nan, seen.pos_inf, seen.neg_inf, seen.zeros, seen.min, seen.max)
     if not seen.finite:
-        return total
-    if parts == 1:
-        total.sample_ranges = 1
-        total.sample_min_sum, total.sample_max_sum = _fixed_point(seen.min), _fixed_point(seen.max)
         return total
     samples = array.reshape(parts, -1)
     if seen.finite == seen.count:
@@ -291,6 +309,20 @@ def _counts(array: npt.NDArray[Any], parts: int, num_threads: int | None) -> Ten
     total.sample_min_sum = sum(map(_fixed_point, lows.tolist()))
     total.sample_max_sum = sum(map(_fixed_point, highs.tolist()))
     return total
+
+
+def _of_one_sample(seen: kernels.MinMax) -> TensorStatistics:
+    """Counts and extremes of a sample."""
+    one = TensorStatistics(seen.count, seen.nan, seen.pos_inf, seen.neg_inf, seen.zeros, seen.min, seen.max)
+    if seen.finite:
+        one.sample_ranges = 1
+        one.sample_min_sum, one.sample_max_sum = _fixed_point(seen.min), _fixed_point(seen.max)
+    return one
+
+
+def _in_one_pass(array: npt.NDArray[Any], parts: int) -> bool:
+    """Whether samples are counted one by one, each in one pass over its memory."""
+    return kernels.observable(array) and (parts == 1 or array.size // parts >= _LONG_SAMPLE)
 
 
 def _fixed_point(value: float) -> int:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,6 +20,58 @@ RUN = "Run and output"
 LAYERS = "Layers"
 GATES = "Gates"
 
+
+def output_file(metavar: str, what: str, *, default: str | Literal[False] = False) -> Any:
+    """The option ``-o``; what it says when it is not given differs by command.
+
+    Args:
+        metavar: What stands for the file in the help.
+        what: What goes there.
+        default: Where that goes by itself; False where the option must be given.
+    """
+    return typer.Option(
+        "--output",
+        "-o",
+        metavar=metavar,
+        parser=_file,
+        show_default=default,
+        help=f"Where {what}.",
+        rich_help_panel=RUN,
+    )
+
+
+def _file(text: str) -> Path:
+    """A path that is no folder; ``Path`` would drop the slash that says so.
+
+    Raises:
+        ConfigError: If it ends with one.
+    """
+    from qtool.errors import ConfigError
+
+    if text.endswith(tuple(filter(None, (os.sep, os.altsep)))):
+        raise ConfigError(f"Output '{text}' is a folder; expected the name of a file.")
+    return Path(text)
+
+
+def _register(libraries: list[str] | None) -> None:
+    if libraries:
+        from qtool.api import register_custom_ops
+
+        for library in libraries:
+            register_custom_ops(library)
+
+
+CustomOps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--custom-ops",
+        metavar="LIB",
+        callback=_register,
+        show_default=False,
+        help="Shared library of operators that onnxruntime does not have itself. Repeatable.",
+        rich_help_panel=RUN,
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(

@@ -13,6 +13,8 @@ from qtool.cli._output import Output
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
+_WIDE = 50  # columns that hold all of a line, and a bar worth looking at
+
 ProgressCallback = Callable[[str, int, int], None]
 
 
@@ -38,20 +40,17 @@ def progress_bars(out: Output) -> Iterator[ProgressCallback | None]:
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        ProgressColumn,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
     console = Console(stderr=True, no_color=True if out.color is False else None)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
+    columns: list[ProgressColumn] = [TextColumn("{task.description}"), MofNCompleteColumn()]
+    if console.width >= _WIDE:  # else there is no room for them, and the time that is left says more
+        columns[1:] = [BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    columns += [TextColumn("left"), TimeRemainingColumn()]
     with Progress(*columns, console=console, transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 

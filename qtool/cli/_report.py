@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -65,24 +66,26 @@ def write_forms(out: Output, report: Report, targets: Mapping[str, str | None]) 
     """
     from qtool.evaluate.writers import WRITERS
 
-    for form, target in targets.items():
-        if target is not None:
-            text = StringIO()
-            WRITERS[form](report, text)
-            out.text(text.getvalue(), target, FORMS[form])
+    _write(out, {form: partial(WRITERS[form], report) for form in targets}, targets)
 
 
 def write_comparison(out: Output, comparison: Comparison, targets: Mapping[str, str | None]) -> None:
     """Write a comparison of candidates in every form that is wanted; see :func:`write_forms`."""
     from qtool.evaluate.writers import COMPARISON_WRITERS
 
+    _write(out, {form: partial(COMPARISON_WRITERS[form], comparison) for form in targets}, targets)
+
+
+def _write(out: Output, writers: Mapping[str, Callable[[StringIO], None]], targets: Mapping[str, str | None]) -> None:
+    """All texts first, then all files: who interrupts while one is drawn finds none of them."""
+    texts = []
     for form, target in targets.items():
-        if target is not None and form == "json":
-            out.json(comparison.to_dict(), target)
-        elif target is not None:
+        if target is not None:
             text = StringIO()
-            COMPARISON_WRITERS[form](comparison, text)
-            out.text(text.getvalue(), target, FORMS[form])
+            writers[form](text)
+            texts.append((text.getvalue(), target, FORMS[form]))
+    for ready in texts:
+        out.text(*ready)
 
 
 def show_next_steps(out: Output, report: Report) -> None:

@@ -44,8 +44,11 @@ def show_summary(out: Output, source: Path, result: QuantizeResult) -> None:
     for note in result.notes:
         out.note(note)
     if result.model_path is not None:
+        from qtool.runtime.paths import as_argument
+
         engine = ["--engine", result.engine] if result.engine != "ort" else []
-        command = shlex.join(["qtool", "eval", str(source), str(result.model_path), "--data", "EVAL.npz", *engine])
+        models = [as_argument(source), as_argument(result.model_path)]
+        command = shlex.join(["qtool", "eval", *models, "--data", "EVAL.npz", *engine])
         calibrated = not (result.config.dynamic or result.config.weight_only)
         which = "samples that it was not calibrated on" if calibrated else "real samples"
         out.hint(f"Measure it on {which}: {command}")

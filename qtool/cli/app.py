@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 import traceback
 import warnings
@@ -15,9 +16,10 @@ import typer
 from qtool.cli import bench, calibrate, compare, convert, diff, eval_, info, inspect, prepare, quantize, stats
 from qtool.cli._args import spread
 from qtool.cli._errors import describe, is_debugging
+from qtool.cli._interrupt import was_interrupted
 from qtool.cli._options import examples
 from qtool.cli._output import Output, open_missing_streams
-from qtool.errors import EXIT_INTERRUPTED, EXIT_OK
+from qtool.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK
 
 app = typer.Typer(
     name="qtool",
@@ -73,6 +75,8 @@ def run(args: Sequence[str] | None = None) -> int:
         The exit code.
     """
     open_missing_streams()
+    if os.environ.get("COLUMNS") == "0":  # what a terminal without a size says; rich would fill no column with its help
+        del os.environ["COLUMNS"]
     if isinstance(sys.stdout, io.TextIOWrapper):  # a terminal that cannot show a name gets its escape, not a crash
         sys.stdout.reconfigure(errors="backslashreplace")
     logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # what it warns of is an error of ours, or no matter
@@ -90,8 +94,10 @@ def run(args: Sequence[str] | None = None) -> int:
             if is_debugging():
                 traceback.print_exc()
             ending = describe(error)
-            out.error(ending.message, hint=ending.hint)
-            return ending.exit_code
+            if ending.exit_code != EXIT_INTERNAL or not was_interrupted():
+                out.error(ending.message, hint=ending.hint)
+                return ending.exit_code
+            code = EXIT_INTERRUPTED
     if code == EXIT_INTERRUPTED:  # also what typer makes of Ctrl-C inside a command
         out.error("interrupted, nothing was written")
     return code if isinstance(code, int) else EXIT_OK

@@ -55,14 +55,7 @@ def calibrate(
     target: opt.Target = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="STATS",
-            show_default="MODEL.stats.npz beside MODEL",
-            help="Where the statistics go.",
-            rich_help_panel=opt.RUN,
-        ),
+        opt.output_file("STATS", "the statistics go", default="MODEL.stats.npz beside MODEL"),
     ] = None,
     force: opt.Overwrite = False,
     checkpoint: Annotated[
@@ -80,6 +73,7 @@ def calibrate(
     batch: opt.Batch = None,
     max_memory: opt.MaxMemory = None,
     threads: opt.Threads = None,
+    custom_ops: opt.CustomOps = None,  # noqa: ARG001 - its callback does the work
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,
@@ -148,9 +142,11 @@ def calibrate(
         out.say(f"{label:<9} {text}")
     for note in statistics.notes:
         out.note(note)
+    from qtool.runtime.paths import as_argument
+
     chosen = [] if method is None else ["--method", method]
-    command = shlex.join(["qtool", "quantize", str(model), "--stats", str(destination), *chosen])
-    out.hint(f"Quantize from them: {command}")
+    words = ["qtool", "quantize", as_argument(model), "--stats", as_argument(destination), *chosen]
+    out.hint(f"Quantize from them: {shlex.join(words)}")
     if json_target != STDOUT:
         out.data(str(destination))
 

@@ -73,6 +73,7 @@ def compare(
     latency: Annotated[bool, typer.Option("--latency/--no-latency", help="Measure how long the models take.")] = True,
     batch: opt.Batch = None,
     threads: opt.Threads = None,
+    custom_ops: opt.CustomOps = None,  # noqa: ARG001 - its callback does the work
     markdown_target: opt.MarkdownTarget = None,
     junit_target: opt.JUnitTarget = None,
     html_target: opt.HtmlTarget = None,

@@ -55,17 +55,13 @@ def convert(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            show_default="MODEL.qdq.onnx (or .qlinear, .float) beside MODEL",
-            help="Where the converted model goes.",
-            rich_help_panel=opt.RUN,
+        opt.output_file(
+            "FILE", "the converted model goes", default="MODEL.qdq.onnx (or .qlinear, .float) beside MODEL"
         ),
     ] = None,
     force: opt.Overwrite = False,
     threads: opt.Threads = None,
+    custom_ops: opt.CustomOps = None,  # noqa: ARG001 - its callback does the work
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,

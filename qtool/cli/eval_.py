@@ -132,6 +132,7 @@ def evaluate(
     checks: opt.Checks = None,
     batch: opt.Batch = None,
     threads: opt.Threads = None,
+    custom_ops: opt.CustomOps = None,  # noqa: ARG001 - its callback does the work
     markdown_target: opt.MarkdownTarget = None,
     junit_target: opt.JUnitTarget = None,
     html_target: opt.HtmlTarget = None,

@@ -45,17 +45,11 @@ def prepare(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            show_default="MODEL.prepared.onnx beside MODEL",
-            help="Where the prepared model goes.",
-            rich_help_panel=opt.RUN,
-        ),
+        opt.output_file("FILE", "the prepared model goes", default="MODEL.prepared.onnx beside MODEL"),
     ] = None,
     force: opt.Force = False,
     threads: opt.Threads = None,
+    custom_ops: opt.CustomOps = None,  # noqa: ARG001 - its callback does the work
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,

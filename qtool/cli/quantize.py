@@ -166,13 +166,10 @@ def quantize(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            show_default="MODEL.int8.onnx beside MODEL; in weight-only mode the type of weights instead of int8",
-            help="Where the quantized model goes.",
-            rich_help_panel=opt.RUN,
+        opt.output_file(
+            "FILE",
+            "the quantized model goes",
+            default="MODEL.int8.onnx beside MODEL; in weight-only mode the type of weights instead of int8",
         ),
     ] = None,
     force: opt.Force = False,
@@ -184,6 +181,7 @@ def quantize(
     batch: opt.Batch = None,
     max_memory: opt.MaxMemory = None,
     threads: opt.Threads = None,
+    custom_ops: opt.CustomOps = None,  # noqa: ARG001 - its callback does the work
     json_target: opt.JsonTarget = None,
     verbose: opt.Verbose = False,
     quiet: opt.Quiet = False,

@@ -113,9 +113,7 @@ def merge(
     ],
     output: Annotated[
         Path,
-        typer.Option(
-            "--output", "-o", metavar="OUT", show_default=False, help="Where the sum goes.", rich_help_panel=opt.RUN
-        ),
+        opt.output_file("OUT", "the sum goes"),
     ],
     force: opt.Overwrite = False,
     json_target: opt.JsonTarget = None,

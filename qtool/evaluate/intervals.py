@@ -69,6 +69,20 @@ def score_interval(lost: int, gained: int, n: int, z: float = Z) -> tuple[float,
     return _crossing(lambda d: score(d) <= z, -1.0, estimate), _crossing(lambda d: score(d) <= -z, estimate, 1.0)
 
 
+def share_interval(share: float, n: int, z: float = Z) -> tuple[float, float]:
+    """Wilson's score interval of a share (E. B. Wilson, J. of the American Statistical Association 22, 1927).
+
+    Args:
+        share: Of the samples, from 0 to 1.
+        n: All samples, at least 1.
+        z: Quantile of the normal distribution.
+    """
+    middle = share + z * z / (2 * n)
+    spread = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    whole = 1 + z * z / n
+    return max(0.0, (middle - spread) / whole), min(1.0, (middle + spread) / whole)
+
+
 def _crossing(beyond: Callable[[float], bool], low: float, high: float) -> float:
     """Where a falling condition turns true between two ends, by bisection to the last bit that matters."""
     for _ in range(60):

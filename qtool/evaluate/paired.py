@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from qtool.evaluate.intervals import bootstrap, detectable_share, mcnemar, score_interval
+from qtool.evaluate.intervals import bootstrap, detectable_share, mcnemar, score_interval, share_interval
 from qtool.evaluate.metrics.base import Accumulator, Floats, Metric, Resampling
 from qtool.evaluate.report import Statistic
 
@@ -46,7 +47,7 @@ def statistics(
     for count, estimates in waiting.items():
         for key, interval in zip(estimates, bootstrap(count, list(estimates.values())), strict=True):
             if interval is not None:
-                found[key] = _with_interval(found[key], interval)
+                found[key] = _with_interval(judged[key][0], found[key], interval)
     return {key: found[key] for key in judged if key in found}
 
 
@@ -86,18 +87,19 @@ def _paired(
     )
 
 
-def _with_interval(statistic: Statistic, interval: tuple[float, float]) -> Statistic:
+def _with_interval(metric: Metric, statistic: Statistic, interval: tuple[float, float]) -> Statistic:
     low, high = interval
     width = (high - low) / 2 if statistic.delta is not None else math.nan
-    return Statistic(
-        statistic.n,
-        statistic.float_value,
-        statistic.quantized_value,
-        statistic.delta,
-        interval=interval,
-        method="bootstrap",
-        detectable=width if math.isfinite(width) else None,
-    )
+    detectable = width if math.isfinite(width) else None
+    method = "bootstrap"
+    if metric.bounds == (0.0, 1.0) and low == high and not statistic.delta:
+        # samples that are all alike resample to themselves, which does not mean that all there are would be like them
+        method = "score"
+        if statistic.delta is None:
+            interval = share_interval(low, statistic.n)
+        else:
+            interval, detectable = score_interval(0, 0, statistic.n), detectable_share(0, 0, statistic.n)
+    return replace(statistic, interval=interval, method=method, detectable=detectable)
 
 
 def shows_nothing(statistic: Statistic) -> bool:

@@ -38,7 +38,7 @@ class Statistic:
         interval: 95 % interval of the delta, or of the value where there is no delta; None where there are too few
             samples, or the samples' shares of an output cannot be told apart.
         method: What the interval comes from: ``score`` (McNemar's test of paired answers, turned around),
-            ``bootstrap`` (over samples), or empty without an interval.
+            or Wilson's of a share of samples that are all alike), ``bootstrap`` (over samples), or empty without one.
         p_value: Exact McNemar test that both models are equally good; None where answers are not paired one per sample.
         lost: Samples that only the float model answers correctly; None as for ``p_value``.
         gained: Samples that only the quantized model answers correctly.

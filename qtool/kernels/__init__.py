@@ -21,6 +21,7 @@ from qtool.kernels.elementwise import (
     unpack,
 )
 from qtool.kernels.matmul import PackedB, matmul_integer, pack_b, qlinear_matmul
+from qtool.kernels.observing import Observed, observable, observe
 from qtool.kernels.saturation import count_saturating_pairs, matmul_saturating
 from qtool.kernels.threads import IsaInfo, KernelChoice, cap_isa, effective_num_threads, isa_info
 
@@ -28,6 +29,7 @@ __all__ = [
     "IsaInfo",
     "KernelChoice",
     "MinMax",
+    "Observed",
     "PackedB",
     "PackedConv",
     "abs_mean",
@@ -44,6 +46,8 @@ __all__ = [
     "matmul_integer",
     "matmul_saturating",
     "min_max",
+    "observable",
+    "observe",
     "pack",
     "pack_b",
     "pack_conv_weights",

@@ -96,8 +96,10 @@ def _channels(graph: Graph, value: ir.Value) -> tuple[int | None, npt.NDArray[np
             return None, None
         else:
             total = total + own[1]
+    if total is None:
+        return axis, None
     # to float32 and back: sums that were added up in another order shall be the same number
-    return axis, None if total is None else total.astype(np.float32).astype(np.float64)
+    return axis, np.minimum(total, np.finfo(np.float32).max).astype(np.float32).astype(np.float64)
 
 
 def _channels_of_reader(

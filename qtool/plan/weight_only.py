@@ -177,7 +177,7 @@ def _stored(node: ir.Node, operand: Operand, config: QuantConfig, opset: int) ->
     after = _nbytes(stored, int(tensor.dtype.itemsize))
     if before - after < MIN_SAVED_BYTES:
         saved = f"{before - after} bytes" if before > after else "nothing"
-        return skip(node, f"its weight of {before} bytes would save {saved}", expected=True)
+        return skip(node, f"its weight of {before} bytes would save {saved}; that does not pay", expected=True)
     return replace(stored, bytes_before=before, bytes_after=after)
 
 

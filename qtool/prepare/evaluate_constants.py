@@ -1,8 +1,9 @@
 """Compute one node whose inputs are all known.
 
-The evaluator is ``onnx.reference``. It is exact for moving, casting and elementary arithmetic, which is what exporters
-leave between a weight and its operator. Where it departs from the standard (integer division, casts out of range) the
-node is not evaluated, and neither is any operator that is not listed here.
+The evaluator is ``onnx.reference``, but for what only moves elements (``move_constants.py``). It is exact for moving,
+casting and elementary arithmetic, which is what exporters leave between a weight and its operator. Where it departs
+from the standard (integer division, casts out of range) the node is not evaluated, and neither is any operator that is
+not listed here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
+
+from qtool.prepare.move_constants import move
 
 MAX_GROWTH_BYTES = 1 << 20
 
@@ -81,7 +84,7 @@ def evaluate_node(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int
         return None
     try:
         with np.errstate(all="ignore"):
-            outputs = _run(node, inputs, opset)
+            outputs = move(node, inputs) or _run(node, inputs, opset)
     except Exception:  # the evaluator raises whatever its NumPy code raises; the node then stays as it is
         return None
     expected = _expected_types(node, inputs)

@@ -24,7 +24,8 @@ class InferShapesPass(PreparePass):
     """Drop types and shapes of inner values, then infer them anew.
 
     Graph inputs and outputs keep what the model declares: that is its interface. An output for which it declares no
-    shape gets the inferred one, because ONNX asks for a shape there. The outputs of operators that have
+    shape gets the inferred one, because ONNX asks for a shape there, and so does one whose sizes are others than those
+    declared: runtimes only warn of that, but quantized nodes would not fit. The outputs of operators that have
     no inference (custom domains) keep the model's remark, which is all that is known. Failure is not fatal: the
     values then keep their element type and have no shape.
     """
@@ -32,11 +33,12 @@ class InferShapesPass(PreparePass):
     def __init__(self, *, bodies: bool = False) -> None:
         super().__init__(bodies=bodies)
         self._failure: str | None = None
+        self._corrected: list[str] = []
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """Only a failure is worth a line."""
-        return () if self._failure is None else (self._failure,)
+        """Only a failure and corrected outputs are worth a line."""
+        return (*(() if self._failure is None else (self._failure,)), *self._corrected)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Infer on a copy without weights; always counts as modified."""
@@ -55,8 +57,8 @@ class InferShapesPass(PreparePass):
             for value in node.outputs:
                 info = inferred.get(value.name or "")
                 if value.is_graph_output():
-                    if info is not None and value.shape is None and value.dtype in (None, info[0].dtype):
-                        value.type, value.shape = info
+                    if info is not None and value.dtype in (None, info[0].dtype):
+                        self._declare(value, *info)
                     continue
                 if not value.name:
                     continue
@@ -66,10 +68,22 @@ class InferShapesPass(PreparePass):
                     value.type = remarks.get(value.name)
         return ir.passes.PassResult(model, modified=True)
 
+    def _declare(self, output: ir.Value, kind: ir.TypeProtocol, inferred: ir.Shape | None) -> None:
+        """Give a graph output the inferred shape, if it has none or one that cannot be."""
+        declared = output.shape
+        if declared is None:
+            output.type, output.shape = kind, inferred
+        elif inferred is not None and _contradict(declared, inferred):
+            output.shape = inferred
+            self._corrected.append(f"corrected the shape of output '{output.name}': {declared} -> {inferred}")
+
     def _infer(self, model: ir.Model) -> dict[str, tuple[ir.TypeProtocol, ir.Shape | None]]:
         from onnx import shape_inference
 
         proto, _ = light_proto(model)
+        for output in proto.graph.output:
+            if output.type.WhichOneof("value") == "tensor_type":
+                output.type.tensor_type.ClearField("shape")
         try:
             proto = shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
         except Exception as error:  # the C++ code raises several unrelated types, and any of them only costs shapes
@@ -81,6 +95,12 @@ class InferShapesPass(PreparePass):
             if info.type.WhichOneof("value") == "tensor_type" and info.type.tensor_type.elem_type:
                 result[info.name] = (_type_of(info), _shape_of(info))
         return result
+
+
+def _contradict(one: ir.Shape, other: ir.Shape) -> bool:
+    return len(one) != len(other) or any(
+        isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(one, other, strict=True)
+    )
 
 
 def _graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,6 +245,17 @@ def _from_proto(proto: onnx.ModelProto, subject: str) -> ir.Model:
         )
     if proto.graph.sparse_initializer:
         raise ModelError(f"{subject} has sparse initializers, which qtool does not read.")
+    names = Counter(tensor.name for tensor in proto.graph.initializer)
+    twice = next((name for name, count in names.items() if count > 1), None)
+    if twice is not None:  # runtimes do not agree on which one counts
+        raise ModelError(f"{subject} is not valid: initializer '{twice}' is there {names[twice]} times; expected one.")
+    for tensor in proto.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key in ("offset", "length") and not (entry.value.isascii() and entry.value.isdigit()):
+                raise ModelError(
+                    f"{subject} is not valid: weight '{tensor.name}' has the {entry.key} '{entry.value}' in its data "
+                    "file; expected a number of bytes."
+                )
     for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         if _holds_map(info.type):
             raise ModelError(
@@ -301,8 +313,14 @@ def _check_external_data(model: ir.Model, subject: str) -> None:
             checked[path] = path.stat().st_size
             if checked[path]:
                 _check_readable(tensor, subject)
-        needed = (tensor.offset or 0) + (tensor.length or tensor.nbytes)
-        if needed > checked[path] or (tensor.length or tensor.nbytes) < tensor.nbytes:
+        length = tensor.length or tensor.nbytes
+        if length < tensor.nbytes:
+            raise ModelError(
+                f"{subject} is damaged: weight '{tensor.name}' has {length} bytes in '{tensor.location}', "
+                f"expected {tensor.nbytes}."
+            )
+        needed = (tensor.offset or 0) + length
+        if needed > checked[path]:
             raise ModelError(
                 f"{subject} keeps weight '{tensor.name}' in '{path}', which is truncated: "
                 f"expected {needed} bytes or more, found {checked[path]}.",

@@ -29,6 +29,7 @@ def main() -> None:
     import numpy as np
 
     from qtool.runtime import create_session
+    from qtool.runtime.custom_ops import register_custom_ops
 
     request = json.load(sys.stdin)
     with np.load(request["feeds"], allow_pickle=False) as archive:
@@ -44,6 +45,8 @@ def main() -> None:
             feeds[name] = array
     import onnxruntime  # noqa: F401  before the first look: the library is not part of a model
 
+    for library in request["custom_ops"]:
+        register_custom_ops(library)
     before = resident("VmRSS")
     session = create_session(Path(request["model"]), num_threads=request["threads"])
     for _ in range(int(sys.argv[1])):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qtool.errors import ModelError
-from qtool.runtime.ort import _FATAL_ONLY, _line, _source
+from qtool.runtime.custom_ops import add_custom_ops
+from qtool.runtime.ort import _FATAL_ONLY, _source, refusal
 
 if TYPE_CHECKING:
     import onnx
@@ -62,6 +62,7 @@ def optimized_nodes(
         path = Path(folder) / "optimized.onnx"
         options = ort.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
+        add_custom_ops(options)
         options.inter_op_num_threads = options.intra_op_num_threads = 1
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.optimized_model_filepath = str(path)
@@ -73,7 +74,7 @@ def optimized_nodes(
         try:
             ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ORT's exceptions share no base class but this
-            raise ModelError(f"{subject} is not accepted by onnxruntime {ort.__version__}: {_line(error)}") from error
+            raise refusal(subject, error) from error
         return _nodes(onnx.load(str(path), load_external_data=False).graph, body=False)
 
 

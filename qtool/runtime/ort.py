@@ -21,6 +21,7 @@ import numpy.typing as npt
 from qtool.errors import ConfigError, DataError, ModelError
 from qtool.runtime import TensorInfo
 from qtool.runtime.arena import register_arena
+from qtool.runtime.custom_ops import HINT, add_custom_ops
 from qtool.runtime.lean import is_lean
 from qtool.runtime.outputs import wanted_outputs
 from qtool.runtime.paths import is_utf8
@@ -63,6 +64,7 @@ _FATAL_ONLY = 4  # errors come as exceptions; ORT would print them on stderr as 
 _SOURCE_POSITION = re.compile(r"\S*onnxruntime\S*\.(?:h|cc):\d+ .*?\) ")
 _STATUS = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _NO_MEMORY = re.compile(r"Failed to allocate memory|bad_alloc|Available memory of|bad allocation")
+_UNKNOWN_OPERATOR = re.compile(r"[\w.]+:\w+\(-?\d+\) is not a registered function/op")
 _MAX_MESSAGE = 300
 
 
@@ -97,6 +99,7 @@ class OrtSession:
             raise ConfigError(f"Number of threads is {num_threads}; expected 1 or more.")
         options = ort.SessionOptions()
         options.log_severity_level = _FATAL_ONLY
+        add_custom_ops(options)
         options.inter_op_num_threads = 1
         options.add_session_config_entry("session.force_spinning_stop", "1")
         # more threads than processors only wait for each other, spinning
@@ -121,7 +124,7 @@ class OrtSession:
         try:
             session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # ORT's exceptions share no base class but this
-            raise ModelError(f"{subject} is not accepted by onnxruntime {ort.__version__}: {_line(error)}") from error
+            raise refusal(subject, error) from error
         self._session = session
         self._run_options = ort.RunOptions()
         self._run_options.log_severity_level = _FATAL_ONLY
@@ -184,6 +187,15 @@ class OrtSession:
             _copy_out(value, dtype) if dtype.name in _EXTENSION_TYPES else value.numpy()
             for value, dtype in zip(results, types, strict=True)
         ]
+
+
+def refusal(subject: str, error: Exception) -> ModelError:
+    """What a model that onnxruntime does not load ends with."""
+    import onnxruntime as ort
+
+    reason = _line(error)
+    hint = HINT if _UNKNOWN_OPERATOR.search(reason) else None
+    return ModelError(f"{subject} is not accepted by onnxruntime {ort.__version__}: {reason}", hint=hint)
 
 
 def _copy_out(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

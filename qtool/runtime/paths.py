@@ -1,4 +1,4 @@
-"""Paths as the C++ libraries take them."""
+"""Paths as the C++ libraries and command lines take them."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ def is_utf8(path: str | Path) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def as_argument(path: str | Path) -> str:
+    """A path as a word of a command line: one that begins with a hyphen would be taken for an option."""
+    return f"./{path}" if str(path).startswith("-") else str(path)

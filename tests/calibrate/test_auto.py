@@ -48,6 +48,15 @@ def test_nothing_is_clipped_for_less_than_a_tenth_of_the_error():
     assert why == "clipping gains less than a tenth"
 
 
+def test_values_below_the_bins_keep_their_extremes():
+    x = np.random.default_rng(0).standard_normal(2_000).astype(np.float32) * np.float32(1e-30)
+    span, why = explained(of(x), UINT8, symmetric=False)
+    assert span == (float(x.min()), float(x.max()))
+    assert why == "too small for the histogram"
+    resolved = explained(of(tailed() * np.float32(2.0**-60)), UINT8, symmetric=False)[0]
+    assert resolved == pytest.approx(np.array(auto(of(tailed()))) * 2.0**-60, rel=1e-3)
+
+
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_without_channels_it_is_at_least_nearly_as_good_as_mse(symmetric):
     stats = of(tailed(3))

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from qtool.calibrate.methods import METHODS, parse_method
+from qtool.calibrate.methods.entropy import _divergences
 from qtool.calibrate.statistics import TensorStatistics, merge
 from qtool.dtypes import qdtype
 from qtool.errors import ConfigError
@@ -240,3 +241,49 @@ def test_entropy_of_more_levels_than_bins_keeps_everything():
     x = np.random.default_rng(0).standard_normal(10_000).astype(np.float32)
     assert range_of("entropy", of(x), qdtype("uint16")) == (float(x.min()), float(x.max()))
     assert math.isfinite(range_of("entropy", of(x[:1]), qdtype("uint16"))[0])
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.sampled_from([0, 0, 1, 2, 5, 40, 1000]), min_size=1, max_size=60),
+    st.sampled_from([2, 4, 7, 16]),
+)
+def test_divergences_are_what_their_definition_says(counts, levels):
+    counts = np.asarray([*counts, 3], np.float64)
+    lengths = np.flatnonzero(counts) + 1
+    assert _divergences(counts, lengths, levels) == pytest.approx(
+        defined_divergences(counts, lengths, levels), abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("levels", [8, 128, 256])
+@pytest.mark.parametrize("kind", ["normal", "tailed", "few", "sparse", "equal"])
+def test_divergences_of_long_histograms(kind, levels):
+    rng = np.random.default_rng(5)
+    counts = {
+        "normal": lambda: np.histogram(np.abs(rng.standard_normal(100_000)), 3000)[0],
+        "tailed": lambda: np.histogram(np.abs(rng.standard_t(2, 100_000)), 4096)[0],
+        "few": lambda: rng.integers(0, 5, 100),
+        "sparse": lambda: np.where(rng.random(4000) < 0.02, rng.integers(1, 2**40, 4000), 0),
+        "equal": lambda: np.full(2000, 7),
+    }[kind]().astype(np.float64)
+    filled = np.flatnonzero(counts) + 1
+    lengths = np.append(filled[:: max(1, len(filled) // 20)], filled[-1])
+    expected = defined_divergences(counts[: filled[-1]], lengths, levels)
+    assert _divergences(counts[: filled[-1]], lengths, levels) == pytest.approx(expected, abs=1e-11)
+
+
+def defined_divergences(counts, lengths, levels):
+    """Bin by bin: what is clipped joins P in the last bin, and the bins of a group share their mass in Q."""
+    found = []
+    for length in lengths:
+        kept = counts[:length]
+        p, q = kept.copy(), np.zeros(length)
+        p[-1] += counts[length:].sum()
+        group = np.arange(length) * min(levels, length) // length
+        for number in np.unique(group):
+            inside = (group == number) & (kept > 0)
+            q[inside] = kept[inside].sum() / max(1, inside.sum())
+        some = p > 0
+        found.append(float(np.sum(p[some] * np.log(p[some] / q[some]) - p[some] + q[some]) / counts.sum()))
+    return found

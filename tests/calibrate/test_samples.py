@@ -227,6 +227,11 @@ def test_item_labels_per_sample():
         ([info("x", ["N", 4], "int64")], {"x": ROWS}, "input 'x' is float32; the model expects int64."),
         ([X], {"x": ROWS.astype(np.uint8)}, "input 'x' is uint8; the model expects float32."),
         (
+            [info("x", [0, 4])],
+            {"x": ROWS},
+            "input 'x' has shape [0, 4] in the model, which holds no sample.",
+        ),
+        (
             [info("x", [2, 4]), info("y", [1, 4])],
             {"x": ROWS, "y": ROWS},
             "the model's inputs fix different batch sizes ('x' 2, 'y' 1).",

@@ -165,6 +165,23 @@ def test_long_samples_are_counted_one_by_one_with_the_same_result(monkeypatch):
     assert short.sample_ranges == 5
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("axis", [None, 1, -1])
+@pytest.mark.parametrize("bad", [None, np.nan, np.inf])
+def test_one_pass_is_what_kernel_after_kernel_says(rows, axis, bad):
+    x = np.random.default_rng(3).standard_normal((2, 5, 50, 30)).astype(np.float32)
+    if bad is not None:
+        x[1, 2, 3, 4] = bad
+    wanted = Wanted("x", axis)
+    for histogram in (False, True):
+        together, apart = (TensorStatistics.empty(histogram=histogram, wanted=wanted) for _ in range(2))
+        for scale in (1.0, 100.0, 0.1):
+            together.update(np.float32(scale) * x, rows=rows, num_threads=1)
+            apart.update(np.float32(scale) * x, rows=rows, num_threads=2)
+        assert together == apart
+        assert together.exponent == (apart.exponent if histogram else None)
+
+
 def test_the_mean_range_by_hand():
     stats = TensorStatistics.of(np.array([[-1.0, 2.0], [3.0, 5.0], [np.nan, np.inf]], np.float32), rows=3)
     assert (stats.sample_ranges, stats.mean_minimum, stats.mean_maximum) == (2, 1.0, 3.5)

@@ -54,11 +54,11 @@ def test_ranges_of_inputs_and_outputs_are_those_of_the_data(zoo, name):
 
 
 @pytest.mark.zoo
-@pytest.mark.parametrize(("name", "shuffle_seed"), [("digits_vit", 0), ("ppocr_cls", 1)])
-def test_shuffled_split_and_merged_statistics_are_the_bytes_of_one_run(zoo, tmp_path, name, shuffle_seed):
+@pytest.mark.parametrize(("name", "shuffle_seed", "most"), [("digits_vit", 0, 256), ("ppocr_cls", 1, 32)])
+def test_shuffled_split_and_merged_statistics_are_the_bytes_of_one_run(zoo, tmp_path, name, shuffle_seed, most):
     model = zoo / f"{name}.onnx"
     with np.load(zoo / f"{name}_calib.npz") as archive:
-        arrays = dict(archive)
+        arrays = {key: array[:most] for key, array in archive.items()}
     count = len(next(iter(arrays.values())))
     order = np.random.default_rng(shuffle_seed).permutation(count)
     files = []

@@ -71,7 +71,7 @@ def test_a_method_that_is_better_for_the_whole_model_is_taken(winner):
     check = winner.auto
     assert (check.chosen, check.samples) == (WINNER, MIN_SAMPLES)
     by_name = {trial.method: trial for trial in check.trials}
-    assert list(by_name) == ["auto", "percentile:99.999", WINNER, "minmax"]  # mse is what auto has
+    assert list(by_name) == ["auto", "percentile:99.999", WINNER, "entropy"]  # mse is what auto has
     assert by_name[WINNER].sqnr_db["y"] > by_name["auto"].sqnr_db["y"] + 20
     assert by_name[WINNER].gain.db == pytest.approx(by_name[WINNER].sqnr_db["y"] - by_name["auto"].sqnr_db["y"])
     assert winner.sqnr_db["y"] > 30
@@ -79,6 +79,26 @@ def test_a_method_that_is_better_for_the_whole_model_is_taken(winner):
         f"{WINNER}, {by_name[WINNER].gain.db:.1f} dB better than auto for the whole model on 32 calibration samples"
     )
     assert {p.key: p.value for p in winner.model.metadata_props}["qtool.calibration.ranges"] == WINNER
+
+
+def test_entropy_is_taken_where_most_values_are_smaller_than_a_step():
+    """One row in 128 is 300 times as loud as the others, and saturates the Tanh cut off or not."""
+    proto = build(
+        f"""m (float[N,{ROWS},{WIDTH}] x) => (float[N,{ROWS},{WIDTH}] y) {{
+            [first] h = MatMul(x, w1)
+            [tanh] t = Tanh(h)
+            [second] y = MatMul(t, w2)
+        }}""",
+        {"w1": normal(WIDTH, WIDTH, seed=1), "w2": normal(WIDTH, WIDTH, seed=2)},
+    )
+    x = np.abs(random(COUNT, ROWS, WIDTH, seed=5)) * np.float32(0.05)
+    x[::8, 0] *= 300
+    check = judged(proto, {"x": x}).auto
+    by_name = {trial.method: trial for trial in check.trials}
+    assert check.chosen == "entropy"
+    assert by_name["auto"].sqnr_db["y"] < 2
+    assert by_name["entropy"].sqnr_db["y"] > 10
+    assert max(by_name[name].gain.db for name in ("mse", "percentile:99.999", "percentile:99.99")) < 2
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -102,7 +122,8 @@ def test_the_same_for_threads_limits_and_statistics(winner, tmp_path):
     made = []
     for name, options in ways.items():
         result = qtool.quantize(tmp_path / "m.onnx", output=tmp_path / f"{name}.onnx", **options)
-        assert result.auto.chosen == WINNER
+        # of a file other samples are kept than of arrays; by these the two that cut at 3 change places
+        assert result.auto.chosen == "entropy"
         assert result.verified_samples == 4
         made.append((result.model_path.read_bytes(), result.auto.to_dict()))
     assert all(one == made[0] for one in made)

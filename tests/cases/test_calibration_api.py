@@ -320,6 +320,16 @@ def test_c25_random_calibration_is_recorded_and_repeatable(tmp_path):
 # ------------------------------------------------------------------------------------------ values that are no range
 
 
+def test_loading_is_timed_apart_from_the_samples(tmp_path):
+    seconds: dict[str, float] = {}
+    at: list[float] = []  # of the stage so far, at every batch
+    progress = lambda stage, done, total: at.append(seconds["load"])  # noqa: ARG005, E731
+    qtool.calibrate(mlp(), samples(32), output=tmp_path / "s.npz", seconds=seconds, progress=progress)
+    assert list(seconds) == ["prepare", "plan", "load", "calibrate", "save"]
+    assert min(seconds.values()) > 0
+    assert set(at) == {seconds["load"]}  # over before the first one
+
+
 def test_nan_is_refused_and_names_the_tensor():
     data = samples()
     data["x"][5, 2] = np.nan

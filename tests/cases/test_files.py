@@ -427,6 +427,7 @@ def test_outputs_that_are_no_files(work):
     refuse(work, "folder.onnx", "is a directory")
     refuse(work, ".", "is a directory")
     refuse(work, "gone/q.onnx", "does not exist")
+    refuse(work, "-", "would be stdout")
     refuse(work, "m.onnx/q.onnx", "does not exist")
     os.mkfifo("pipe.onnx")
     with pytest.raises(ConfigError, match="not a regular file"):

@@ -79,6 +79,22 @@ def test_a_fault_that_was_there_before_is_a_note(monkeypatch):
     assert "the model is not valid ONNX, before and after: the same old fault" in result.notes
 
 
+@pytest.mark.parametrize("options", [{}, {"format": "qdq"}, {"dynamic": True}])
+def test_an_output_of_another_shape_than_it_says(options):
+    proto = changed(lambda proto: setattr(proto.graph.output[0].type.tensor_type.shape.dim[1], "dim_value", 9))
+    result = qtool.quantize(proto, DATA, **options)
+    assert "corrected the shape of output 'y': [N,9] -> [N,8]" in result.actions
+    assert [d.dim_value or d.dim_param for d in checked(result).graph.output[0].type.tensor_type.shape.dim] == ["N", 8]
+    assert options.get("dynamic") or min(result.sqnr_db.values()) > 20  # random samples are no measure of quality
+
+
+def test_weights_at_the_end_of_float32():
+    largest = float(np.finfo(np.float32).max)
+    proto = changed(set_weight(largest))
+    result = qtool.quantize(proto, {"x": np.abs(DATA["x"]) * np.float32(1e-30)})
+    assert min(result.sqnr_db.values()) > 20
+
+
 def test_an_input_that_is_an_output_too():
     proto = changed(lambda proto: proto.graph.output.append(proto.graph.input[0]))
     made = checked(qtool.quantize(proto, DATA))
@@ -156,6 +172,7 @@ def custom(proto: onnx.ModelProto) -> None:
         (lambda proto: proto.graph.input[0].type.tensor_type.ClearField("shape"), "has no shape"),
         (lambda proto: setattr(proto.opset_import[0], "version", 99), "99"),
         (lambda proto: setattr(proto, "ir_version", 99), "99"),
+        (lambda proto: proto.graph.initializer.add().CopyFrom(proto.graph.initializer[0]), "'W1' is there 2 times"),
         (lambda proto: proto.ClearField("graph"), "not a complete ONNX model"),
         (lambda proto: proto.ClearField("opset_import"), "not a complete ONNX model"),
     ],

@@ -328,6 +328,11 @@ def test_mistakes_in_a_file(work, command, text, said):
     assert not Path("m.int8.onnx").exists()
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(work):
+    Path("c.toml").write_text("[quantize]\nformat = 'qdq'\n", encoding="utf-8-sig")
+    assert QuantConfig.from_toml("c.toml").format == "qdq"
+
+
 def test_tables_of_others_are_left_alone(work):
     assert QuantConfig.from_toml(config_file("[quantize]\nformat = 'qdq'\n[other]\nx = 1\n")).format == "qdq"
 

@@ -64,6 +64,21 @@ def test_ctrl_c_in_the_middle():
     assert finish(process) == (130, "", "error: interrupted, nothing was written\n")
 
 
+CONVERTED = """
+import signal
+def convert(*a, **k):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt:
+        raise TypeError("incompatible function arguments")
+"""
+
+
+def test_ctrl_c_that_an_extension_module_made_an_error_of():
+    process = start("quantize", "m.onnx", answers="quantize=convert", setup=CONVERTED)
+    assert finish(process) == (130, "", "error: interrupted, nothing was written\n")
+
+
 def test_ctrl_c_raised_by_the_api(api, qtool_command):
     api(quantize=KeyboardInterrupt())
     assert qtool_command("quantize", "m.onnx") == (130, "", "error: interrupted, nothing was written\n")

@@ -6,10 +6,11 @@ import importlib
 import signal
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
-from qtool.cli._interrupt import is_importing, patient_interrupts
+from qtool.cli._interrupt import is_importing, patient_interrupts, was_interrupted
 
 
 def test_an_interrupt_waits_for_the_end_of_an_import(tmp_path, monkeypatch):
@@ -21,10 +22,12 @@ def test_an_interrupt_waits_for_the_end_of_an_import(tmp_path, monkeypatch):
     def work():
         with patient_interrupts():
             importlib.import_module("slow_to_import")
-            time.sleep(10)
+            time.sleep(10)  # a system call, which the interrupt cuts short
 
+    begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         work()
+    assert time.monotonic() - begun < 9
     assert sys.modules.pop("slow_to_import").done
 
 
@@ -36,6 +39,17 @@ def test_an_interrupt_elsewhere_comes_at_once():
 
     with pytest.raises(KeyboardInterrupt):
         work()
+
+
+def test_an_interrupt_that_became_another_error_is_remembered():
+    with patient_interrupts():
+        assert not was_interrupted()
+        with suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("the interrupt came late")
+    assert was_interrupted()
+    with patient_interrupts():
+        assert not was_interrupted()
 
 
 def test_the_handler_is_put_back():

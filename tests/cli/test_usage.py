@@ -55,6 +55,28 @@ def test_threads_from_the_environment(qtool_command, monkeypatch, api):
     assert fake.calls[1][2]["num_threads"] == 1
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "quantize m.onnx --calib c.npz -o gone/",
+        "calibrate m.onnx --data c.npz -o gone/",
+        "prepare m.onnx --output gone/",
+        "convert m.onnx --to qdq -o gone/",
+        "stats merge a.npz b.npz -o gone/",
+    ],
+)
+def test_a_folder_that_is_not_there_is_no_output(qtool_command, api, words):
+    fake = api()
+    ended = qtool_command(*words.split())
+    assert (ended.code, ended.errors) == (2, ["error: Output 'gone/' is a folder; expected the name of a file."])
+    assert fake.calls == []
+
+
+def test_a_terminal_that_says_it_has_no_columns(qtool_command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    assert "Usage: qtool" in qtool_command("--help").out
+
+
 def test_no_arguments_print_the_help(qtool_command):
     ended = qtool_command()
     assert ended.code == 0

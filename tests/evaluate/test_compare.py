@@ -17,6 +17,7 @@ from qtool.calibrate.samples import open_samples
 from qtool.errors import ConfigError, DataError, ModelError
 from qtool.evaluate.compare import automatic_batch_size, compare, latency_batch_size
 from qtool.evaluate.gates import check, judged, parse_gates
+from qtool.evaluate.intervals import Z, detectable_share, score_interval
 from qtool.evaluate.metrics import METRICS
 from qtool.evaluate.report import Report, Source, Statistic
 from qtool.runtime import create_session
@@ -505,6 +506,19 @@ def test_statistics_do_not_depend_on_the_batch_size() -> None:
     assert found[0]["sqnr"].method == "bootstrap"
     assert found[0]["sqnr"].delta is None
     assert found[0]["f1"].delta is not None
+
+
+def test_samples_that_are_all_alike_leave_room() -> None:
+    """Equal decisions of 40 samples do not show that all there are would be equal."""
+    text = "(float[N, 4] x) => (float[N, 4] y) { y = Identity(x) }"
+    data = {"x": np.eye(4, dtype=np.float32)[np.arange(40) % 4], "labels": np.arange(40) % 4}
+    report = evaluate(text, text, data, "labels", metrics=["top1_agreement", "f1", "sqnr"])
+    found = report.outputs[0].statistics
+    assert found["top1_agreement"].method == "score"
+    assert found["top1_agreement"].interval == pytest.approx((40 / (40 + Z * Z), 1.0))
+    assert found["f1"].interval == score_interval(0, 0, 40)
+    assert found["f1"].detectable == detectable_share(0, 0, 40)
+    assert (found["sqnr"].method, found["sqnr"].interval) == ("bootstrap", (math.inf, math.inf))
 
 
 def test_samples_that_share_an_output_have_no_interval() -> None:

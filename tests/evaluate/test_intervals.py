@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from qtool.evaluate import intervals
-from qtool.evaluate.intervals import Z, bootstrap, detectable_share, draws, mcnemar, score_interval
+from qtool.evaluate.intervals import Z, bootstrap, detectable_share, draws, mcnemar, score_interval, share_interval
 
 
 @pytest.mark.parametrize(
@@ -66,6 +66,15 @@ def test_no_disagreement_still_leaves_room() -> None:
     assert high == pytest.approx(Z * Z / (200 + Z * Z), rel=1e-9)
     assert low == pytest.approx(-high, rel=1e-9)
     assert score_interval(0, 1, 1)[1] == pytest.approx(1.0)
+
+
+def test_a_share_of_all_or_none_leaves_room() -> None:
+    z2 = Z * Z
+    assert share_interval(1.0, 500) == pytest.approx((500 / (500 + z2), 1.0), rel=1e-12)
+    assert share_interval(0.0, 20) == pytest.approx((0.0, z2 / (20 + z2)), abs=1e-15)
+    low, high = share_interval(0.8, 50)
+    for end in (low, high):  # just where the normal test of a share ends to reject
+        assert abs(0.8 - end) / math.sqrt(end * (1 - end) / 50) == pytest.approx(Z, rel=1e-9)
 
 
 def test_detectable() -> None:

@@ -18,7 +18,8 @@ from qtool.evaluate.report import (
     encode,
 )
 from qtool.evaluate.writers import WRITERS
-from qtool.evaluate.writers.table import Table, format_bytes, tables
+from qtool.evaluate.writers._cells import Table, format_bytes
+from qtool.evaluate.writers.table import tables
 
 
 def example() -> Report:

@@ -154,12 +154,12 @@ def test_mistakes(written, text: str, message: str) -> None:
 
 
 def test_every_option_of_the_command_has_a_key_or_a_reason() -> None:
-    """Data, files to write and how much is said belong to one call."""
+    """Data, libraries, files to write and how much is said belong to one call."""
     import inspect
     from dataclasses import fields
 
     from qtool.cli.eval_ import evaluate
 
-    call = {"float_model", "quant_model", "data", "config", "verbose", "quiet", "color"}
+    call = {"float_model", "quant_model", "data", "config", "custom_ops", "verbose", "quiet", "color"}
     files = {"json_target", "markdown_target", "junit_target", "html_target"}
     assert {*inspect.signature(evaluate).parameters} - call - files == {field.name for field in fields(EvalSettings)}

@@ -107,6 +107,17 @@ def test_outputs_that_tell_nothing_have_no_say_but_a_veto():
     assert len(gains(auto, noise(y=half, z=one / 2))) == 2
 
 
+def test_a_method_that_leaves_its_error_to_one_sample_must_gain_much():
+    """As one that clips does. One sample with all of the error is a standard error of 10 / ln 10 = 4.34 dB."""
+    auto = noise(y=np.ones(32))
+    (gain,) = telling_gains(auto, noise(y=np.r_[2.0, np.zeros(31)]))
+    assert gain.db == pytest.approx(10 * math.log10(16))
+    assert gain.error == pytest.approx(10 / math.log(10))
+    assert is_better(auto, noise(y=np.r_[2.0, np.zeros(31)]))  # 12.0 dB; 2.5 errors are 10.9
+    assert not is_better(auto, noise(y=np.r_[3.0, np.zeros(31)]))  # 10.3 dB
+    assert not telling_gains(noise(y=np.r_[2.0, np.zeros(31)]), auto)
+
+
 def test_outputs_that_a_method_does_not_change_do_not_count():
     assert is_better(noise(y=np.ones(16), z=np.ones(16)), noise(y=np.full(16, 0.5), z=np.ones(16)))
     assert is_better(noise(y=np.ones(16), z=np.zeros(16)), noise(y=np.full(16, 0.5), z=np.zeros(16)))

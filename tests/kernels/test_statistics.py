@@ -400,3 +400,75 @@ def test_bad_arguments():
         kernels.to_e8m0(floats(1), rounding="odd")
     with pytest.raises(KernelError, match="x has type bfloat16; expected float32"):
         kernels.to_e8m0(np.ones(1, BFLOAT16))
+
+
+# observe: all of it in one pass
+
+
+def _widest(x: np.ndarray) -> int:
+    finite = np.abs(x[np.isfinite(x)].astype(np.float64))
+    return int(np.frexp(finite.max())[1]) if finite.any() else -149
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.integers(0, 40), min_size=1, max_size=4),
+    st.sampled_from([-20, 0, 128]),
+    st.booleans(),
+    st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_observe_is_the_reference(seed, shape, exponent, finite, data):
+    x = _values(seed, tuple(shape), FLOATS[0])
+    x = np.where(np.isfinite(x), x, np.float32(0)) if finite else x
+    axis = data.draw(st.none() | st.integers(-x.ndim, x.ndim - 1))
+    counts = np.zeros(2 << 6, np.int64) if data.draw(st.booleans()) else None
+    seen = kernels.observe(x, axis, exponent, 6, counts)
+    assert astuple(seen.values) == reference.min_max(x)
+    if axis is None or not np.isfinite(x).all():
+        assert seen.absmax is None
+    else:
+        np.testing.assert_array_equal(seen.absmax, reference.absmax(x, axis))
+    if counts is not None:
+        assert seen.exponent == max(exponent, _widest(x))
+        np.testing.assert_array_equal(counts, reference.power_of_two_histogram(x, seen.exponent, 6))
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 3, 7000), (3, 70000), (70000, 3), (1, 20, 4096), (2, 1500, 40), (100003,), (5, 300, 7, 7), (9, 5000)]
+)
+def test_observe_of_much(shape):
+    x = np.where(np.isfinite(_values(17, shape, FLOATS[0])), _values(17, shape, FLOATS[0]), np.float32(1))
+    for axis in range(x.ndim):
+        counts = np.zeros(2 << 12, np.int64)
+        seen = kernels.observe(x, axis, -64, 12, counts)
+        assert astuple(seen.values) == reference.min_max(x)
+        np.testing.assert_array_equal(seen.absmax, reference.absmax(x, axis))
+        np.testing.assert_array_equal(counts, reference.power_of_two_histogram(x, _widest(x), 12))
+
+
+def test_observe_adds_and_widens_in_any_order():
+    random = np.random.default_rng(21)
+    parts = [np.float32(10.0**n) * random.standard_normal(3000, np.float32) for n in (-3, 2, 0)]
+    results = []
+    for order in ((0, 1, 2), (1, 0, 2), (2, 1, 0)):
+        counts, exponent = np.zeros(2 << 12, np.int64), -64
+        for n in order:
+            exponent = kernels.observe(parts[n], None, exponent, 12, counts).exponent
+        results.append((exponent, counts.tolist()))
+    whole = reference.power_of_two_histogram(np.concatenate(parts), results[0][0], 12)
+    assert results == [(results[0][0], whole.tolist())] * 3
+
+
+def test_observe_refuses_what_it_would_read_wrongly():
+    x = np.ones((4, 6), np.float32)
+    for bad in (x.T, x.astype(np.float16), x[:, ::2]):
+        assert not kernels.observable(bad)
+        with pytest.raises(KernelError, match="expected contiguous float32"):
+            kernels.observe(bad, None, 0, 12, None)
+    with pytest.raises(KernelError, match="axis is 2; expected an axis of an array of rank 2"):
+        kernels.observe(x, 2, 0, 12, None)
+    with pytest.raises(KernelError, match="exponent is -127 and bits is 12"):
+        kernels.observe(x, None, -127, 12, None)
+    with pytest.raises(KernelError, match=r"expected writable, contiguous int64\[8192\]"):
+        kernels.observe(x, None, 0, 12, np.zeros(4096, np.int64))

@@ -43,6 +43,12 @@ def test_a_product_from_the_right():
     assert (found.clip_weight, found.floor) == (1, -inf)
 
 
+def test_weights_at_the_end_of_float32_have_finite_energies():
+    largest = float(np.finfo(np.float32).max)
+    found = wanted([node("MatMul", "x w", "y")], {"w": np.full((6, 5), largest)})
+    assert found.channel_energy.tolist() == [largest] * 6
+
+
 def test_a_product_from_the_left():
     w = RANDOM.standard_normal((5, 4))
     found = wanted([node("MatMul", "w x", "y")], {"w": w})

@@ -209,6 +209,26 @@ def test_external_data_truncated(model, tmp_path, size):
     refused(path, "truncated", f"found {size}")
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("offset", "-4", "has the offset '-4' in its data file"),
+        ("offset", "abc", "has the offset 'abc' in its data file"),
+        ("length", "1e3", "has the length '1e3' in its data file"),
+        ("length", "17", "has 17 bytes in 'm.onnx.data', expected 48"),
+    ],
+)
+def test_external_data_at_an_impossible_place(model, tmp_path, key, value, said):
+    path = save_external(model, tmp_path)
+    proto = onnx.load(path, load_external_data=False)
+    entries = proto.graph.initializer[0].external_data
+    kept = [entry for entry in entries if entry.key != key]
+    del entries[:]
+    entries.extend([*kept, onnx.StringStringEntryProto(key=key, value=value)])
+    onnx.save(proto, path)
+    refused(path, "'w'", said)
+
+
 def test_external_data_behind_a_link_out_of_the_folder(model, tmp_path):
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshot"
     blobs.mkdir()

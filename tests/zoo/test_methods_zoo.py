@@ -14,8 +14,11 @@ def sqnr(zoo, tmp_path_factory):
     One thread, as the suite runs one process per core.
     """
     folder = tmp_path_factory.mktemp("methods")
+    known = {}
 
     def measured(name, methods):
+        if known.get(name, {}).keys() >= set(methods):
+            return known[name]
         source, stats = zoo / f"{name}.onnx", folder / f"{name}.stats.npz"
         if not stats.exists():
             api.calibrate(source, zoo / f"{name}_calib.npz", output=stats, num_threads=1)
@@ -26,7 +29,8 @@ def sqnr(zoo, tmp_path_factory):
             source, files, zoo / f"{name}_eval.npz", metrics=["sqnr"], latency=False, num_threads=1
         )
         values = [report.outputs[0].values["sqnr"] for report in compared.reports]
-        return dict(zip(methods, values, strict=True))
+        known[name] = dict(zip(methods, values, strict=True))
+        return known[name]
 
     return measured
 

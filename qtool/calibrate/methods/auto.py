@@ -34,6 +34,7 @@ from qtool.dtypes import QDType
 _PERCENTILES = (99.999, 99.99)
 _WORTH_CLIPPING = 0.9  # of the error of the whole range
 _EQUAL = 1.02
+_RESOLVED = 64  # bins to the largest value; only the least exponent of a histogram has fewer, below 2^-69
 
 
 def range_of(
@@ -66,6 +67,8 @@ def _chosen(stats: TensorStatistics, dtype: QDType, *, symmetric: bool) -> tuple
         return whole, "no value but 0" if stats.finite else "no finite value"
     if isinf(stats.clip_weight):
         return whole, "only the largest values are read on"
+    if stats.histogram is not None and max(-whole[0], whole[1]) < _RESOLVED * stats.bin_width:
+        return whole, "too small for the histogram"
     bins = filled_bins(stats)
     weighted = Bins(bins.low, bins.high, bins.counts * channel_weights(stats, bins))
     search = RangeSearch(

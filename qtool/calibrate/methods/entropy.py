@@ -14,8 +14,6 @@ everything else.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
@@ -68,46 +66,35 @@ def _best_length(counts: Floats, levels: int) -> int:
     many = np.linspace(few[-1], size, _CANDIDATES).astype(np.int64)
     clipped = 1.0 - np.cumsum(counts) / counts.sum()
     few = few[clipped[few - 1] <= _OUTLIERS]
-    lengths = np.unique(np.concatenate([few, many]))
-    filled = counts > 0
-    sums = _Sums(counts[filled], np.append(0.0, np.cumsum(counts)), np.append(0, np.cumsum(filled)))
-    divergences = [_divergence(sums, int(length), levels) for length in lengths]
-    best = min(divergences)
-    return int(max(length for length, d in zip(lengths, divergences, strict=True) if d <= best))
+    lengths = np.concatenate([few, many])  # ascending
+    lengths = lengths[np.diff(lengths, prepend=0) > 0]
+    lengths = lengths[counts[lengths - 1] > 0]  # else what is clipped has a place in P and none in Q
+    divergences = _divergences(counts, lengths, levels)
+    return int(lengths[divergences <= divergences.min()].max())
 
 
-class _Sums(NamedTuple):
-    """A histogram, so that the sum over any range of bins is a difference: counts are integers, and sums exact.
+def _divergences(counts: Floats, lengths: npt.NDArray[np.int64], levels: int) -> Floats:
+    """Divergences of P and Q, in nats per value, of keeping so many leading bins; the last one kept is filled.
 
-    Attributes:
-        filled: Counts of the filled bins.
-        mass: Sum of the counts before each bin, and of all.
-        members: Number of filled bins before each bin, and of all.
+    With q the same for all filled bins of a group, sum p log(p/q) is the sum of p log p over the bins less that of
+    the group's p times log q: both are differences of running sums, taken once for all lengths.
     """
-
-    filled: Floats
-    mass: Floats
-    members: npt.NDArray[np.int64]
-
-
-def _divergence(sums: _Sums, length: int, levels: int) -> float:
-    """Divergence of P and Q, in nats per value, of keeping the first ``length`` bins."""
-    total, used = sums.mass[-1], int(sums.members[length])
-    clipped = total - sums.mass[length]
-    ends_filled = used > sums.members[length - 1]
-    if not ends_filled and clipped > 0:
-        return float("inf")  # P has mass where Q has none
-    p = sums.filled[:used]
-    if ends_filled:
-        p = p.copy()
-        p[-1] += clipped
-    n = min(levels, length)
-    starts = -(np.arange(n + 1) * -length // n)  # group g begins at the first bin i with floor(i * n / length) = g
-    members = np.diff(sums.members[starts])
-    some = members > 0
-    members = members[some]
-    q = np.repeat(np.diff(sums.mass[starts])[some] / members, members)
-    return float(np.sum(p * np.log(p / q) - p + q) / total)
+    filled = counts > 0
+    mass, members = np.append(0.0, np.cumsum(counts)), np.append(0, np.cumsum(filled))
+    own = np.append(0.0, np.cumsum(counts * np.log(np.where(filled, counts, 1.0))))
+    total, last = mass[-1], counts[lengths - 1]
+    clipped = total - mass[lengths]
+    bins = own[lengths - 1] + (last + clipped) * np.log(last + clipped)
+    groups = np.empty(len(lengths))
+    short = lengths <= levels  # as many groups as bins
+    at = lengths[short]
+    groups[short] = own[at - 1] + (last + clipped)[short] * np.log(last[short])
+    # group g of n begins at the first bin i with floor(i * n / length) = g
+    starts = -(np.arange(levels + 1) * -lengths[~short, np.newaxis] // levels)
+    inside, number = np.diff(mass[starts], axis=1), np.diff(members[starts], axis=1)
+    log_q = np.log(np.where(number > 0, inside, 1.0) / np.maximum(number, 1))
+    groups[~short] = np.einsum("ij,ij->i", inside, log_q) + clipped[~short] * log_q[:, -1]
+    return np.asarray((bins - groups - clipped) / total)
 
 
 METHOD = Method("entropy", range_of, needs_histogram=True)

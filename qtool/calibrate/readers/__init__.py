@@ -100,6 +100,8 @@ def _locate(
     loose: dict[str, int] = {}  # kind -> where its files, given one by one, are
     for item in items:
         text = os.fspath(item)
+        if not text:  # an unset variable of a shell; as a path it would be the current folder
+            raise DataError("Sample data '' is an empty path; expected a file or a folder.")
         path, pair = Path(text), _as_pair(text)
         if pair is not None:
             pairs_at = pairs_at if pairs else len(located)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from qtool.config import QuantConfig
 from qtool.errors import ConfigError
+from qtool.runtime.custom_ops import custom_op_libraries
+from qtool.runtime.paths import as_argument
 
 if TYPE_CHECKING:
     import onnx
@@ -98,13 +100,15 @@ def command(
         extra: (option, value) of what is to change.
         samples: How many of the samples are to be taken; None: all.
     """
-    words = ["qtool", "quantize", float_model]
+    words = ["qtool", "quantize", as_argument(float_model)]
     if origin.random is not None and origin.needs_samples:
         words += ["--random-calib", str(origin.random)]
     elif origin.needs_samples:
         for path in calibration or (PLACEHOLDER,):
-            words += ["--calib", path]
+            words += ["--calib", as_argument(path)]
         words += [] if samples is None else ["--samples", str(samples)]
+    for library in custom_op_libraries():
+        words += ["--custom-ops", library]
     replaced = {option for option, _ in extra}
     config = origin.config or {}
     target = next((text for option, text in extra if option == "--target"), None)
@@ -115,7 +119,7 @@ def command(
         words += _option(name, value, replaced)
     for option, text in extra:
         words += [option] if text is None else [option, text]
-    return shlex.join([*words, "-o", output])
+    return shlex.join([*words, "-o", as_argument(output)])
 
 
 def unknown_settings(origin: Origin) -> list[str]:
@@ -152,9 +156,14 @@ def _overrides(table: Mapping[str, Any]) -> Iterator[str]:
 
 def literal(name: str) -> str:
     """A glob that matches a name and nothing else; most names are one."""
-    if any(letter in name for letter in "*?["):
-        return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
-    return name
+    escaped = "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+    # a node may be called as the pattern of an operator is written
+    return f"[{name[0]}]{escaped[1:]}" if name.startswith(("op:", "domain:")) else escaped
+
+
+def exclusion(node: str) -> str:
+    """The option that leaves a node in float, as a shell takes it."""
+    return "--exclude '" + literal(node).replace("'", "'\"'\"'") + "'"
 
 
 def calibration_files(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from qtool.evaluate.attribution.command import exclusion
 from qtool.evaluate.checks.result import CheckResult, Finding
 from qtool.evaluate.checks.subject import Subject
 from qtool.runtime.products import CLAMPS, GraphView, Product, float_reason, quantized_products
@@ -65,7 +66,7 @@ def _is_in(product: Product, view: GraphView, left: set[str]) -> bool:
 
 def _finding(product: Product, view: GraphView) -> Finding:
     reason = float_reason(product, view) or "onnxruntime has no fusion for it here"
-    option = f"--exclude '{product.node.name}'" if product.node.name else ""
+    option = exclusion(product.node.name) if product.node.name else ""
     return Finding(
         product.name, f"{product.node.op_type} runs in float: {reason}", option, {"op": product.node.op_type}
     )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from qtool.errors import ModelError
 from qtool.evaluate.checks.result import CheckResult, counted
 from qtool.evaluate.checks.subject import Model, Subject
+from qtool.runtime.custom_ops import custom_op_libraries
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -79,7 +80,13 @@ def measured_peak(model: Model, feeds: dict[str, npt.NDArray[Any]], num_threads:
         arrays[f"a{at}"] = array if plain else array.view(np.dtype(f"u{array.dtype.itemsize}"))
     with (folder / "feeds.npz").open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
-    request = {"model": str(path), "feeds": str(folder / "feeds.npz"), "names": names, "threads": num_threads}
+    request = {
+        "model": str(path),
+        "feeds": str(folder / "feeds.npz"),
+        "names": names,
+        "threads": num_threads,
+        "custom_ops": custom_op_libraries(),
+    }
     package = Path(__file__).parents[3]
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(package), environment.get("PYTHONPATH"))))

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qtool.errors import ModelError, QtoolError
+from qtool.evaluate.attribution.command import exclusion
 from qtool.evaluate.checks.result import CheckResult, Finding, counted
 from qtool.evaluate.checks.subject import Subject
 from qtool.runtime.products import FLOAT_PRODUCTS, OPERANDS
@@ -67,6 +68,7 @@ class Difference:
             return
         if not written.size:
             return
+        written, optimized = np.atleast_1d(written), np.atleast_1d(optimized)  # arithmetic makes a scalar of no axis
         with np.errstate(all="ignore"):
             codes = np.abs(optimized.astype(np.float64) - written.astype(np.float64)) / unit
         codes[(written == optimized) | (np.isnan(written) & np.isnan(optimized))] = 0
@@ -130,7 +132,7 @@ def _finding(subject: Subject, tensor: str, difference: Difference, *, first: bo
     )
     if len(suspects) > 1:
         text += f"; between codes and it are {', '.join(repr(name) for name in suspects[:_LISTED])}"
-    options = " ".join(f"--exclude '{name}'" for name in suspects[:_LISTED])
+    options = " ".join(exclusion(name) for name in suspects[:_LISTED])
     name = suspects[0] if len(suspects) == 1 else tensor
     return Finding(name, text, options, {"tensor": tensor, "largest": difference.largest, "share": share})
 

@@ -19,10 +19,11 @@ WRITERS: Mapping[str, Callable[[Report, TextIO], None]] = {
 """Every form by name: ``write(report, stream)``."""
 
 COMPARISON_WRITERS: Mapping[str, Callable[[Comparison, TextIO], None]] = {
+    "json": json_text.write,
     "markdown": comparison.write_markdown,
     "junit": junit.write_comparison,
     "html": html.write_comparison,
 }
-"""The same of a comparison of candidates, whose JSON is ``to_dict``."""
+"""The same of a comparison of candidates."""
 
 __all__ = ["COMPARISON_WRITERS", "WRITERS"]

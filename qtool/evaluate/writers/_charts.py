@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from qtool.evaluate.attribution.report import InputHistogram, LayerReport
 from qtool.evaluate.details import ModelFile
+from qtool.evaluate.writers._cells import format_bytes
 from qtool.evaluate.writers._svg import Drawing
 from qtool.evaluate.writers._text import decibels, one_line, percent, share_text
-from qtool.evaluate.writers.table import format_bytes
 
 WIDTH = 460.0
 ROW = 40.0

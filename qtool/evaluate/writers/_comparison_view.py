@@ -9,11 +9,11 @@ from typing import Any
 
 from qtool.evaluate.candidates import Comparison, accuracy_of
 from qtool.evaluate.report import Report
+from qtool.evaluate.writers._cells import ABSENT, format_bytes, heading
 from qtool.evaluate.writers._scatter import Axis, Point, scatter_chart
 from qtool.evaluate.writers._text import one_line
 from qtool.evaluate.writers._view import Cell, Figures, percent_or_value, quality_table
 from qtool.evaluate.writers.comparison import BEST, comparison_table
-from qtool.evaluate.writers.table import ABSENT, format_bytes, heading
 
 OUTPUTS = 6
 """Of each candidate."""
@@ -106,7 +106,7 @@ def _charts(comparison: Comparison, drawn: list[int], names: list[str]) -> list[
         return []
     reports = comparison.reports
     metric = reports[0].metric(comparison.accuracy)
-    up = Axis(heading(metric), lambda value: f"{value:.4g}")
+    up = Axis(heading(metric), lambda value: f"{value:.4g}", metric.bounds)
     costs: list[tuple[Axis, list[float]]] = [
         (
             Axis("size", lambda value: format_bytes(round(value))),

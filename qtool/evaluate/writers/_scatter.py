@@ -38,10 +38,12 @@ class Axis:
     Attributes:
         title: What it measures.
         text: A value as text.
+        bounds: The least and the largest value that there can be.
     """
 
     title: str
     text: Callable[[float], str]
+    bounds: tuple[float, float] = (-math.inf, math.inf)
 
 
 def scatter_chart(points: Sequence[Point], x: Axis, y: Axis, label: str) -> str:
@@ -54,9 +56,9 @@ def scatter_chart(points: Sequence[Point], x: Axis, y: Axis, label: str) -> str:
         label: What it shows, for those who do not see it.
     """
     drawing = Drawing(WIDTH, HEIGHT, f"scatter {x.title}")
-    across = _ticks([point.x for point in points])
+    across = _ticks([point.x for point in points], x.bounds)
     finite = [point.y for point in points if math.isfinite(point.y)]
-    up = _ticks(finite or [0.0, 1.0])
+    up = _ticks(finite or [0.0, 1.0], y.bounds)
     right, bottom = WIDTH - _RIGHT, HEIGHT - _BOTTOM
 
     def place(value: float, ticks: Sequence[float], low: float, high: float) -> float:
@@ -99,12 +101,12 @@ def _labels(spots: Sequence[tuple[float, float, Point]]) -> Iterator[tuple[float
         yield left, top, ", ".join(str(point.number) for _, _, point in group)
 
 
-def _ticks(values: Sequence[float]) -> list[float]:
+def _ticks(values: Sequence[float], bounds: tuple[float, float] = (-math.inf, math.inf)) -> list[float]:
     """Round numbers, evenly spaced, around all values: at least two."""
     low, high = min(values), max(values)
     if high == low:
         margin = abs(low) / 2 or 1.0
-        low, high = low - margin, high + margin
+        low, high = max(low - margin, bounds[0]), min(high + margin, bounds[1])
     raw = (high - low) / 4
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * (1 - 1e-9))

@@ -13,10 +13,10 @@ from qtool.evaluate.checks.result import CheckResult
 from qtool.evaluate.details import Details
 from qtool.evaluate.report import OutputReport, Report
 from qtool.evaluate.writers import _charts
+from qtool.evaluate.writers._cells import ABSENT, format_bytes, format_value
 from qtool.evaluate.writers._text import change, decibels, interval, one_line, percent, share_text
 from qtool.evaluate.writers.layers import layer_commands
 from qtool.evaluate.writers.markdown import verdict
-from qtool.evaluate.writers.table import ABSENT, format_bytes, format_value
 
 CHARTED = 12
 """Layers in the charts."""

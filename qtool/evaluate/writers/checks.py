@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qtool.evaluate.checks.result import CheckResult, Finding
-from qtool.evaluate.writers.table import Table
+from qtool.evaluate.writers._cells import Table
 
 MOST_ROWS = 5
 """Findings of a check on the screen; JSON has all."""

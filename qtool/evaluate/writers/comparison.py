@@ -7,7 +7,7 @@ from typing import TextIO
 from qtool.evaluate.candidates import Comparison
 from qtool.evaluate.report import Latency, Report
 from qtool.evaluate.writers import _markdown as md
-from qtool.evaluate.writers.table import ABSENT, Table, format_bytes, format_value, heading
+from qtool.evaluate.writers._cells import ABSENT, Table, format_bytes, format_value, heading
 
 BEST = "best"
 

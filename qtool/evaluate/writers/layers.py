@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from qtool.evaluate.attribution.report import Attribution, LayerReport, Sensitivity
-from qtool.evaluate.writers.table import ABSENT, Table
+from qtool.evaluate.writers._cells import ABSENT, Table
 
 MOST_ROWS = 20
 """Rows on the screen; JSON has all."""

@@ -9,10 +9,10 @@ from typing import TextIO
 from qtool.evaluate.attribution.report import Attribution, Sensitivity
 from qtool.evaluate.report import Report
 from qtool.evaluate.writers import _markdown as md
+from qtool.evaluate.writers._cells import cell, format_bytes, heading
 from qtool.evaluate.writers._text import change, decibels, interval, one_line, share_text
 from qtool.evaluate.writers.checks import flagged
 from qtool.evaluate.writers.layers import layer_commands
-from qtool.evaluate.writers.table import cell, format_bytes, heading
 
 LAYERS_SHOWN = 5
 

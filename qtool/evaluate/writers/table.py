@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TextIO
 
 from qtool.evaluate.metrics.base import Metric
-from qtool.evaluate.report import OutputReport, Report
+from qtool.evaluate.report import Report
+from qtool.evaluate.writers._cells import ABSENT, Table, cell, format_bytes, format_value, heading
+from qtool.evaluate.writers.checks import check_tables
+from qtool.evaluate.writers.layers import layer_tables
 
-ABSENT = "-"
 MAX_COLUMNS = 8
 """With more metrics than these, metrics are rows and outputs are columns."""
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells of text.
-
-    Attributes:
-        title: Heading of the table.
-        columns: Heading of each column; the first column is text.
-        rows: Cells, as many per row as there are columns.
-        figures: Whether the other columns are figures, flush right, or text as well.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    figures: bool = True
 
 
 def tables(report: Report) -> tuple[Table, ...]:
@@ -69,9 +53,6 @@ def tables(report: Report) -> tuple[Table, ...]:
         tuple((gate.option, "passed" if gate.passed else "FAILED", gate.line) for gate in report.gates),
         figures=False,
     )
-    from qtool.evaluate.writers.checks import check_tables  # they are made of what is here
-    from qtool.evaluate.writers.layers import layer_tables
-
     return (
         *shown,
         *([gates] if gates.rows else []),
@@ -115,40 +96,6 @@ def statistics(report: Report) -> Table:
 def _number(value: float, metric: Metric, *, signed: bool) -> str:
     text = format_value(value, metric)
     return f"+{text}" if signed and value > 0 else text
-
-
-def heading(metric: Metric) -> str:
-    """Column heading with the unit."""
-    return f"{metric.title} ({metric.unit})" if metric.unit else metric.title
-
-
-def cell(output: OutputReport, metric: Metric) -> str:
-    """One value; a metric against labels shows the float model's value too."""
-    value = output.values.get(metric.name)
-    if value is None:
-        return ABSENT
-    text = format_value(value, metric)
-    baseline = output.float_values.get(metric.name)
-    return text if baseline is None else f"{text} (float {format_value(baseline, metric)})"
-
-
-def format_value(value: float, metric: Metric) -> str:
-    """Digits that fit the metric: decibels and shares have a fixed scale, errors have not."""
-    if metric.unit == "dB":
-        return f"{value:.2f}"
-    if metric.share:
-        return f"{value:.4f}"
-    return f"{value:.6g}"
-
-
-def format_bytes(count: int) -> str:
-    """Bytes with a decimal unit: 999 B, 1.0 kB, 86.7 MB."""
-    value = float(count)
-    for unit in ("B", "kB", "MB"):
-        if value < 999.95 or (unit == "B" and count < 1000):
-            return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} GB"
 
 
 def write(report: Report, stream: TextIO) -> None:

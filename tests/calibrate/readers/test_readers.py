@@ -276,6 +276,7 @@ def test_what_is_wrong_with_test_data(here):
 def test_folders_of_nothing_and_of_too_much(here):
     (here / "none").mkdir()
     assert refused("none") == "Sample data 'none' holds no samples."
+    assert refused("") == "Sample data '' is an empty path; expected a file or a folder."  # not the current folder
     (here / "none" / "a.txt").write_text("")
     (here / "none" / "sub").mkdir()
     assert refused("none") == "Sample data 'none' holds no samples: found 'a.txt', 'sub'."

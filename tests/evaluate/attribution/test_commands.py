@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import qtool
+from qtool.__main__ import main
 from qtool.cli.app import app
 from qtool.config import QuantConfig
 from qtool.evaluate.attribution.command import Origin, command, origin_of
@@ -71,6 +73,20 @@ def test_the_same_settings_make_the_same_file(folder: Folder, settings: dict[str
     again = paste(command(origin, str(folder.model), str(folder.path / "again.onnx"), [str(folder.calib)]))
     assert folder.quant.read_bytes() == (folder.path / "again.onnx").read_bytes()
     assert again == str(folder.path / "again.onnx")
+
+
+def test_paths_that_look_like_options(folder: Folder, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """``Path`` drops the ./ that keeps a shell's word from being an option; what is to be pasted has it again."""
+    monkeypatch.chdir(folder.path)
+    onnx.save(chain(3), "-m.onnx")
+    Path("-c.npz").write_bytes(folder.calib.read_bytes())
+    assert main(["quantize", "./-m.onnx", "--calib", "./-c.npz", "-o", "./-q.onnx"]) == 0
+    hint = capsys.readouterr().err.splitlines()[-1]
+    assert hint.endswith("qtool eval ./-m.onnx ./-q.onnx --data EVAL.npz")
+    paste(command(origin_of(onnx.load("-q.onnx")), "-m.onnx", "-again.onnx", ["-c.npz"]))
+    assert Path("-again.onnx").read_bytes() == Path("-q.onnx").read_bytes()
+    assert main(["calibrate", "./-m.onnx", "--data", "./-c.npz", "-o", "./-s.npz"]) == 0
+    assert "qtool quantize ./-m.onnx --stats ./-s.npz\n" in capsys.readouterr().err
 
 
 def test_overrides_stay_when_something_changes(folder: Folder) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 
 import numpy as np
 import onnx
@@ -15,7 +16,7 @@ from qtool.calibrate.samples import open_samples
 from qtool.calibrate.statistics import TensorStatistics
 from qtool.errors import ConfigError
 from qtool.evaluate.attribution import attribute as attribution
-from qtool.evaluate.attribution.command import Origin, command, literal, origin_of
+from qtool.evaluate.attribution.command import Origin, command, exclusion, literal, origin_of
 from qtool.evaluate.attribution.lazy import lazy_graph
 from qtool.evaluate.attribution.operator import Operator
 from qtool.evaluate.attribution.report import LayerReport, ranked
@@ -283,6 +284,9 @@ def test_command_has_the_settings_of_the_file(folder: Folder) -> None:
 def test_names_that_are_globs() -> None:
     assert literal("/a/MatMul") == "/a/MatMul"
     assert literal("a[0]*?") == "a[[]0][*][?]"
+    assert exclusion("/a/MatMul") == "--exclude '/a/MatMul'"
+    assert shlex.split(exclusion("it's a[0]")) == ["--exclude", "it's a[[]0]"]
+    assert (literal("op:MatMul"), literal("domain:x*")) == ("[o]p:MatMul", "[d]omain:x[*]")
 
 
 def test_a_tensor_without_a_name_in_the_float_model_is_left_out(folder: Folder) -> None:

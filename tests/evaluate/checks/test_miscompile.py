@@ -161,6 +161,14 @@ def test_differences_count_codes() -> None:
     assert (difference.largest, difference.beyond, difference.elements) == (255.0, 2, 6)
 
 
+def test_an_output_without_axes() -> None:
+    difference = Difference()
+    difference.add(np.array(1, np.float32), np.array(2, np.float32), 0.5)
+    assert (difference.largest, difference.beyond, difference.elements) == (2.0, 1, 1)
+    difference.add(np.array(np.nan, np.float32), np.array(np.nan, np.float32), 0.5)
+    assert (difference.largest, difference.beyond, difference.elements) == (2.0, 1, 2)
+
+
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 def test_what_is_no_number_on_one_side_only_is_infinitely_far(broken: float) -> None:
     difference = Difference()

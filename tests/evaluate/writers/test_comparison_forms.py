@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
 from xml.etree import ElementTree
@@ -93,11 +94,21 @@ def test_ticks_are_round_and_hold_all_values(values, ticks):
     assert ticks[0] <= min(values) <= max(values) <= ticks[-1]
 
 
+def test_ticks_stay_within_what_a_metric_can_be():
+    assert _ticks([1.0, 1.0], (0.0, 1.0)) == pytest.approx([0.4, 0.6, 0.8, 1.0])
+    assert _ticks([0.0], (0.0, 1.0)) == pytest.approx([0.0, 0.25, 0.5, 0.75, 1.0])
+    assert _ticks([0.9, 1.0], (0.0, 1.0))[-1] == pytest.approx(1.0)
+
+
 def test_points_at_one_place_share_a_label():
     axis = Axis("x", str)
     svg = scatter_chart([Point(1, 1, 2, True), Point(2, 1, 2, False), Point(3, 5, 9, True)], axis, axis, "all")
     texts = re.findall(r"<text[^>]*>([^<]*)</text>", svg)
     assert texts[-2:] == ["1, 2", "3"]
+
+
+def test_json_is_the_dictionary():
+    assert json.loads(written("json", compared(HOSTILE))) == compared(HOSTILE).to_dict()
 
 
 def test_a_case_for_each_candidate():

@@ -1,0 +1,103 @@
+"""C42: a node of a custom domain between products. It is named, its library can be given, and it is never dropped."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import qtool
+from qtool.__main__ import main
+from qtool.errors import ConfigError, ModelError
+from qtool.runtime import custom_ops
+from tests.cases.files_support import random
+
+DATA = {"x": random(32, 8, seed=3)}
+
+
+@pytest.fixture(autouse=True)
+def _registered_here_only(monkeypatch):
+    monkeypatch.setattr(custom_ops, "_libraries", [])
+
+
+def between(op: str, domain: str, *outputs: str) -> onnx.ModelProto:
+    """x -> MatMul -> a custom node, of whose outputs the last goes on -> MatMul -> y."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "first"),
+        helper.make_node(op, ["a"], list(outputs), "custom", domain=domain),
+        helper.make_node("MatMul", [outputs[-1], "v"], ["y"], "second"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 8])],
+        [numpy_helper.from_array(random(8, 8, seed=s), name) for s, name in enumerate("wv")],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def test_c42_an_unknown_operator_is_named_and_the_option_offered(tmp_path):
+    model = between("Foo", "acme", "b")
+    for call in (lambda: qtool.quantize(model, DATA), lambda: qtool.calibrate(model, DATA)):
+        with pytest.raises(ModelError, match="acme:Foo") as caught:
+            call()
+        assert "--custom-ops LIB" in caught.value.hint
+    onnx.save(model, tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="acme:Foo") as caught:
+        qtool.quantize(tmp_path / "m.onnx", dynamic=True)
+    assert "--custom-ops LIB" in caught.value.hint
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "quantize m.onnx --calib c.npz",
+        "calibrate m.onnx --data c.npz",
+        "eval m.onnx m.onnx --data c.npz",
+        "compare m.onnx --reference m.onnx --data c.npz",
+        "prepare m.onnx",
+        "convert m.onnx --to qdq",
+    ],
+)
+def test_what_is_no_library_of_operators(tmp_path, monkeypatch, capsys, words):
+    monkeypatch.chdir(tmp_path)
+    Path("junk.so").write_bytes(b"junk")
+    assert main([*shlex.split(words), "--custom-ops", "gone.so"]) == 2
+    assert capsys.readouterr().err == "error: Library of custom operators 'gone.so' does not exist.\n"
+    with pytest.raises(ConfigError, match=r"'junk\.so' cannot be loaded: "):
+        qtool.register_custom_ops("junk.so")
+    assert custom_ops.custom_op_libraries() == ()
+
+
+def test_c42_with_its_library_the_products_around_it_are_quantized(tmp_path, monkeypatch):
+    extensions = pytest.importorskip("onnxruntime_extensions", reason="onnxruntime-extensions is not installed")
+    monkeypatch.chdir(tmp_path)
+    model = between("NegPos", "ai.onnx.contrib", "n", "p")  # min(a, 0) and max(a, 0)
+    onnx.save(model, "m.onnx")
+    np.savez("c.npz", **DATA)
+    library = extensions.get_library_path()
+    assert main(["quantize", "m.onnx", "--calib", "c.npz", "--custom-ops", library]) == 0
+    quantized = onnx.load("m.int8.onnx")
+    (custom,) = [node for node in quantized.graph.node if node.domain == "ai.onnx.contrib"]
+    assert (custom.op_type, custom.name, list(custom.output)) == ("NegPos", "custom", ["n", "p"])
+    codes = {t.name: t.data_type for t in quantized.graph.initializer if t.name.endswith("_quantized")}
+    assert codes == {"w_quantized": TensorProto.INT8, "v_quantized": TensorProto.INT8}
+    # the same numbers as with Relu, which is what its second output is
+    relu = between("Relu", "", "p")
+    del relu.opset_import[1:]
+    expected = qtool.runtime.create_session(relu).run(DATA)["y"]
+    got = qtool.runtime.create_session(Path("m.int8.onnx")).run(DATA)["y"]
+    assert np.square(expected).sum() > 1000 * np.square(expected - got).sum()
+    report = qtool.evaluate("m.onnx", "m.int8.onnx", "c.npz", layers=True, checks="all", latency=False)
+    assert [check.state for check in report.checks if check.name == "memory"] == ["ok"]
+    assert report.layers is not None
+    words = shlex.split(report.layers.commands[0].text)
+    assert words[words.index("--custom-ops") + 1] == library
+    assert main(words[1:]) == 0
