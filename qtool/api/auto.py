@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from qtool.runtime import Session
 
 AUTO = "auto"
-# What is tried in place of auto, for all tensors that are left to it. minmax was never better (docs/results.md), and
-# entropy, which clips most, is where the readers care little for the size of large values.
+# What is tried in place of auto, for all tensors that are left to it. minmax never won by the rule (docs/results.md);
+# entropy, which clips most, is where the readers care little how large the large values are.
 METHODS = ("mse", "percentile:99.999", "percentile:99.99", "entropy")
 # Bytes of a sample above which fewer are kept than are needed (calibrate/kept.py): then they are not even read.
 _MAX_SAMPLE_BYTES = 1 << 20
@@ -127,7 +127,9 @@ def judge_auto(
         return _not_judged(plan, "random samples say nothing about its outputs")
     runs = samples // max(1, batches[0][0] if batches else 1)
     if runs < SHARE * MIN_SAMPLES:
-        return _not_judged(plan, f"that pays from {SHARE * MIN_SAMPLES} calibration samples on, and there are {runs}")
+        why = f"that pays from {SHARE * MIN_SAMPLES} calibration samples on, and there are {runs}"
+        few = "; compare it with --method mse on other samples (qtool compare)" if runs < MIN_SAMPLES else ""
+        return _not_judged(plan, why + few)
     if len(batches) < MIN_SAMPLES:
         return _not_judged(
             plan, f"that takes {MIN_SAMPLES} different samples, and calibration keeps {len(batches) or 'none'}"

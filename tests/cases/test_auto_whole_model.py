@@ -20,6 +20,7 @@ from tests.models import FORMATS, build, normal
 COUNT, ROWS, WIDTH = SHARE * MIN_SAMPLES, 16, 32
 WINNER = "percentile:99.99"
 REASON = "the whole model was not judged: "
+COMPARE = "; compare it with --method mse on other samples (qtool compare)"
 
 
 def planted() -> onnx.ModelProto:
@@ -202,7 +203,7 @@ def test_large_samples_are_not_read_for_it():
     proto = build("m (float[N,300000] x) => (float[N,2] y) { y = MatMul(x, w) }", {"w": normal(300000, 2)})
     row = random(1, 300000)
     found = judged(proto, [{"x": row}] * 4)
-    assert found.auto.reason == f"{REASON}that pays from 256 calibration samples on, and there are 4"
+    assert found.auto.reason == f"{REASON}that pays from 256 calibration samples on, and there are 4" + COMPARE
 
 
 def test_outputs_of_integers_judge_nothing():

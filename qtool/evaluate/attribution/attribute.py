@@ -265,8 +265,8 @@ class _Run:
     def _batch(self, feeds: Feeds, *, first: bool) -> int:
         """Add a batch to all tallies; the bytes that were looked at.
 
-        Units are worked on at a time, as many as there are threads; the batch is done with before the next one, so that
-        no sum depends on which was first.
+        Units are worked on at a time, as many as there are threads, and as many wait; the batch is done with before the
+        next one, so that no sum depends on which was first.
         """
         units = [self.pair.units[number] for number in self.numbers]
         reference, candidate = self._models
@@ -288,7 +288,7 @@ class _Run:
                     size = sum(a.nbytes for a in (*arrays.expected.values(), *arrays.found.values()))
                     nbytes += size
                     self._largest = max(self._largest, size)
-                    while pending and (len(pending) >= self._workers or held + size > HELD_BYTES):
+                    while pending and (len(pending) >= 2 * self._workers or held + size > HELD_BYTES):
                         finish()
                     held += size
                     pending.append((size, pool.submit(self._unit, self.numbers[position], arrays, feeds, first)))
