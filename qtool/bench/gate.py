@@ -19,6 +19,13 @@ from qtool.kernels import IsaInfo
 ISA = "amx_int8"
 """The instruction set that the floors were set for."""
 
+AGAIN = 2
+"""Times that a case is measured again if it is short of a floor; the rounds of all times count.
+
+Another guest of the machine that takes its memory or a processor for the seconds of one case does not make the half of
+three times as many rounds slow, and a kernel that is slow stays so.
+"""
+
 
 @dataclass(frozen=True)
 class Floor:
@@ -111,6 +118,11 @@ def judge(results: Iterable[Result]) -> list[Verdict]:
                 value = result.ratio(against)
                 verdicts.append(Verdict(result.case.name, against, value, row.floor, row.goal))
     return verdicts
+
+
+def short_cases(verdicts: Iterable[Verdict]) -> frozenset[str]:
+    """Names of the cases that a ratio of is short of its floor."""
+    return frozenset(verdict.case for verdict in verdicts if verdict.status == "short")
 
 
 def needed(cases: Iterable[Case]) -> tuple[Case, ...]:

@@ -6,7 +6,7 @@ import gc
 import os
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,13 @@ class Result:
         """Everybody but qtool."""
         return tuple(name for name in self.samples if name != QTOOL)
 
+    def with_rounds_of(self, others: Iterable[Result]) -> Result:
+        """The same with the rounds of other measurements of the case."""
+        samples = dict(self.samples)
+        for other in others:
+            samples = {name: times + other.samples[name] for name, times in samples.items()}
+        return replace(self, samples=samples)
+
 
 @dataclass(frozen=True)
 class Skipped:
@@ -86,6 +93,15 @@ def run(
         found.append(_run_one(case, rounds, case.threads or threads, at_most))
         gc.collect()  # the arrays of a case go before those of the next come
     return found
+
+
+def joined(results: Iterable[Result | Skipped], more: Iterable[Result | Skipped]) -> list[Result | Skipped]:
+    """The results, with the rounds that other measurements of the same cases had."""
+    again: dict[str, list[Result]] = {}
+    for one in more:
+        if isinstance(one, Result):
+            again.setdefault(one.case.name, []).append(one)
+    return [one.with_rounds_of(again.get(one.case.name, ())) if isinstance(one, Result) else one for one in results]
 
 
 def _missing(case: Case) -> str | None:

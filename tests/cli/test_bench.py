@@ -37,17 +37,47 @@ def test_json(qtool_command, tmp_path):
     assert set(strict_json(target.read_text())) == set(found)
 
 
+def plant(monkeypatch, *results):
+    """Measurements with these results, whatever is measured; returns the names that each of them was asked for."""
+    asked = []
+
+    def run(cases, **_):
+        asked.append([case.name for case in cases])
+        return [one for one in results if one.case.name in asked[-1]]
+
+    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(gate, "why_not_judged", lambda *_: None)
+    return asked
+
+
 def test_a_gate_that_fails_names_the_ratio(qtool_command, monkeypatch):
     planted = [result("histogram/float32/1M", NumPy=2.0), result("min_max/float32/1M", NumPy=1.5)]
-    monkeypatch.setattr(runner, "run", lambda *_, **__: planted)
-    monkeypatch.setattr(gate, "why_not_judged", lambda *_: None)
+    asked = plant(monkeypatch, *planted)
     ended = qtool_command("bench", "kernels", "--gate")
     assert ended.code == 1
+    assert asked[1:] == [["histogram/float32/1M"] * 2]
+    assert "2 more times, for a ratio of theirs is short of its floor" in ended.err
     assert "error: histogram/float32/1M: 2.00 times NumPy, floor 7, goal 9: too slow" in ended.err
     assert "note: min_max/float32/1M: 1.50 times NumPy, floor 1.4, goal 1.7: goal missed" in ended.err
     assert "2 ratios: 0 at the goal, 1 between floor and goal, 1 short of the floor" in ended.err
-    monkeypatch.setattr(runner, "run", lambda *_, **__: planted[1:])
+    asked = plant(monkeypatch, *planted[1:])
     assert qtool_command("bench", "kernels", "--gate").code == 0
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("more", "code"), [((10.0, 10.0), 0), ((10.0, 2.0), 1)])
+def test_a_gate_is_not_failed_by_one_measurement_of_three(qtool_command, monkeypatch, more, code):
+    times = iter((2.0, *more))
+    monkeypatch.setattr(
+        runner, "run", lambda cases, **_: [result(c.name, NumPy=next(times)) for c in cases if "histogram" in c.name]
+    )
+    monkeypatch.setattr(gate, "why_not_judged", lambda *_: None)
+    monkeypatch.setattr(gate, "needed", lambda cases: [c for c in cases if c.name == "histogram/float32/1M"])
+    ended = qtool_command("bench", "kernels", "--gate", "--json", "-")
+    assert ended.code == code
+    (measured,) = strict_json(ended.out)["results"]
+    assert measured["engines"]["NumPy"]["samples_s"] == [2.0, *more]
+    assert measured["ratios"]["NumPy"] == (10.0 if code == 0 else 2.0)
 
 
 def test_a_gate_on_another_processor_judges_nothing(qtool_command, monkeypatch):
