@@ -275,13 +275,12 @@ def _pack(rng: Rng) -> tuple[Any, Call]:
 def _min_max(rng: Rng) -> tuple[Any, Call]:
     x = _values(rng, (int(rng.integers(0, 3000)),), _float_type(rng))
     expected = tuple(np.float64(n) for n in reference.min_max(x))
+    return expected, lambda t: _numbers(kernels.min_max(x, num_threads=t))
 
-    def call(threads: int) -> tuple[np.float64, ...]:
-        found = kernels.min_max(x, num_threads=threads)
-        numbers = (found.count, found.nan, found.pos_inf, found.neg_inf, found.zeros, found.min, found.max)
-        return tuple(np.float64(n) for n in numbers)
 
-    return expected, call
+def _numbers(found: kernels.MinMax) -> tuple[np.float64, ...]:
+    numbers = (found.count, found.nan, found.pos_inf, found.neg_inf, found.zeros, found.min, found.max)
+    return tuple(np.float64(n) for n in numbers)
 
 
 def _absmax(rng: Rng) -> tuple[Any, Call]:
@@ -307,6 +306,29 @@ def _histogram(rng: Rng) -> tuple[Any, Call]:
     return expected, lambda t: kernels.histogram(x, exponent, bits, num_threads=t)
 
 
+def _observe(rng: Rng) -> tuple[Any, Call]:
+    shape = _sizes(rng, int(rng.integers(1, 5)))
+    x = np.ascontiguousarray(_values(rng, shape))
+    if rng.random() < 0.7:
+        x = np.where(np.isfinite(x), x, np.float32(0))
+    axis, bits = int(rng.integers(0, len(shape))), int(rng.integers(1, 13))
+    largest = float(np.abs(x[np.isfinite(x)].astype(np.float64)).max(initial=0))
+    before = int(rng.integers(-60, 20))
+    exponent = max(before, int(np.frexp(largest)[1])) if largest else before
+    maxima = reference.absmax(x, axis) if np.isfinite(x).all() else np.zeros(0, np.float32)
+    counts = reference.power_of_two_histogram(x, exponent, bits)
+    numbers = tuple(np.float64(n) for n in reference.min_max(x))
+
+    def call(threads: int) -> tuple[Any, ...]:
+        del threads  # those who count share the arrays out among themselves
+        histogram = np.zeros(2 << bits, np.int64)
+        seen = kernels.observe(x, axis, before, bits, histogram)
+        found = np.zeros(0, np.float32) if seen.absmax is None else seen.absmax
+        return _numbers(seen.values), found, histogram, np.int64(seen.exponent)
+
+    return (numbers, maxima, counts, np.int64(exponent)), call
+
+
 def _dynamic_quantize(rng: Rng) -> tuple[Any, Call]:
     values = _values(rng, (int(rng.integers(0, 2000)),))
     x = np.where(np.isfinite(values), values, np.float32(0)).astype(np.float32)
@@ -330,4 +352,5 @@ DRAWS: dict[str, Draw] = {
     "absmax": _absmax,
     "abs_mean": _abs_mean,
     "histogram": _histogram,
+    "observe": _observe,
 }
