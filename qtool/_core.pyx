@@ -12,7 +12,7 @@ from cpython.buffer cimport (
     Py_buffer, PyBUF_SIMPLE, PyBUF_STRIDED_RO, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 )
 from cython.parallel cimport parallel, prange, threadid
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
@@ -158,8 +158,8 @@ cdef extern from "_kernels/statistics.h" nogil:
         void (*min_max_16)(const uint16_t *, int16_t, Py_ssize_t, int64_t *, int16_t *, int16_t *) noexcept nogil
         int32_t (*bins)(const float *, Py_ssize_t, int, int32_t, int32_t *) noexcept nogil
         int32_t (*tally)(const float *, Py_ssize_t, int, int32_t, int32_t *, int64_t *, int32_t *, int32_t *,
-                         const int32_t *, Py_ssize_t, unsigned char *) noexcept nogil
-        void (*empty)(unsigned char *, Py_ssize_t, Py_ssize_t, int64_t *) noexcept nogil
+                         const int32_t *, Py_ssize_t, uint64_t *) noexcept nogil
+        void (*empty)(uint64_t *, Py_ssize_t, int64_t *) noexcept nogil
         void (*absmax_columns)(const float *, Py_ssize_t, int32_t *) noexcept nogil
         int32_t (*absmax_row)(const float *, Py_ssize_t, int32_t) noexcept nogil
         void (*abs_sum_columns)(const float *, Py_ssize_t, double *) noexcept nogil
@@ -168,8 +168,7 @@ cdef extern from "_kernels/statistics.h" nogil:
         QT_TALLY_TILE
         QT_TALLY_FULL
         QT_TALLY_BITS
-        QT_TALLY_BIN
-    unsigned char *qt_lanes_of_thread()
+    uint64_t *qt_lanes_of_thread()
     const qt_statistics **QT_STATISTICS
     const int QT_STATISTICS_COUNT
     const qt_statistics *qt_choose_statistics(uint32_t, qt_isa)
@@ -1053,7 +1052,7 @@ cdef struct Filling:
     int64_t* counts            # NULL if there are none
     int bits
     int exponent
-    unsigned char* lanes
+    uint64_t* lanes
     Py_ssize_t pending         # elements counted into them
     int32_t* bins              # of the tile before
     Py_ssize_t known           # how many
@@ -1063,7 +1062,7 @@ cdef struct Filling:
 
 
 cdef void _begin_filling(
-    Filling* h, const qt_statistics* kernel, int64_t* counts, int bits, int exponent, unsigned char* lanes,
+    Filling* h, const qt_statistics* kernel, int64_t* counts, int bits, int exponent, uint64_t* lanes,
     int32_t* memory,
 ) noexcept nogil:
     """lanes is zero, and NULL for those of the thread; memory is that of two tiles."""
@@ -1092,7 +1091,8 @@ cdef void _count_out(Filling* h) noexcept nogil:
         return
     values[0], values[1] = _float(<uint32_t>_ordered(<uint32_t>least)), _float(<uint32_t>_ordered(<uint32_t>most))
     h.kernel.bins(values, 2, h.bits - h.exponent, half, ends)
-    h.kernel.empty(h.lanes, ends[0] & ~7, _smaller(_round_up(ends[1] + 1, 8), 2 * half), h.counts)
+    ends[0] = ends[0] & ~7    # where vectors lie in one line each
+    h.kernel.empty(h.lanes + ends[0], ends[1] + 1 - ends[0], h.counts + ends[0])
 
 
 cdef Py_ssize_t _inside(
@@ -1173,7 +1173,7 @@ cdef int32_t _fill(Filling* h, const float* x, Py_ssize_t n, bint widen) noexcep
 
 cdef int64_t _histogram_task(
     const qt_statistics* kernel, const void* x, int source, int exponent, int bits, Py_ssize_t start, Py_ssize_t stop,
-    unsigned char* lanes, int64_t* counts,
+    uint64_t* lanes, int64_t* counts,
 ) noexcept nogil:
     cdef float tile[TILE]
     cdef int32_t bins[2 * QT_TALLY_TILE]
@@ -1193,8 +1193,8 @@ cdef Buffer _own_lanes(Py_ssize_t parts, int bits):
     """Cleared lanes for so many tasks; None where those of the threads are enough."""
     cdef Buffer memory = None
     if bits > QT_TALLY_BITS:
-        memory = Buffer(parts * QT_TALLY_BIN * (<Py_ssize_t>2 << bits))
-        memset(memory.start, 0, <size_t>(parts * QT_TALLY_BIN * (<Py_ssize_t>2 << bits)))
+        memory = Buffer(parts * (<Py_ssize_t>16 << bits))
+        memset(memory.start, 0, <size_t>(parts * (<Py_ssize_t>16 << bits)))
     return memory
 
 
@@ -1212,11 +1212,11 @@ def histogram(
     if size == 0:
         return 0
     cdef Buffer memory = _own_lanes(parts, bits)
-    cdef unsigned char* lanes = <unsigned char*>memory.start if memory is not None else NULL
+    cdef uint64_t* lanes = <uint64_t*>memory.start if memory is not None else NULL
     for p in prange(parts, nogil=True, schedule="static", num_threads=n_threads):
         outside += _histogram_task(kernel, &x[0], source, exponent, bits, _smaller(p * share, size),
                                    _smaller((p + 1) * share, size),
-                                   lanes + p * QT_TALLY_BIN * (<Py_ssize_t>2 << bits) if lanes != NULL else NULL,
+                                   lanes + p * (<Py_ssize_t>2 << bits) if lanes != NULL else NULL,
                                    &counts[p, 0])
     return outside
 
@@ -1295,7 +1295,7 @@ def observe(
     cdef int64_t* into = &counts[0] if counts is not None and size > 0 else NULL
     cdef int32_t* largest = &best[0] if best is not None and n > 0 else NULL
     cdef Buffer memory = _own_lanes(1, bits) if into != NULL else None
-    cdef unsigned char* lanes = <unsigned char*>memory.start if memory is not None else NULL
+    cdef uint64_t* lanes = <uint64_t*>memory.start if memory is not None else NULL
     cdef Filling h
     _begin_filling(&h, _statistics, into, bits, exponent, lanes, bins)
     if size > 0:

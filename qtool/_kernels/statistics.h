@@ -33,8 +33,8 @@ typedef struct {
     void (*min_max_16)(const uint16_t *x, int16_t inf, ptrdiff_t n, int64_t *counts, int16_t *least, int16_t *most);
     int32_t (*bins)(const float *x, ptrdiff_t n, int k, int32_t half, int32_t *bins);
     int32_t (*tally)(const float *x, ptrdiff_t n, int k, int32_t half, int32_t *bins, int64_t *counts, int32_t *least,
-                     int32_t *most, const int32_t *known, ptrdiff_t m, unsigned char *lanes);
-    void (*empty)(unsigned char *lanes, ptrdiff_t first, ptrdiff_t last, int64_t *counts);
+                     int32_t *most, const int32_t *known, ptrdiff_t m, uint64_t *lanes);
+    void (*empty)(uint64_t *lanes, ptrdiff_t n, int64_t *counts);
     void (*absmax_columns)(const float *x, ptrdiff_t n, int32_t *best);
     int32_t (*absmax_row)(const float *x, ptrdiff_t n, int32_t best);
     void (*abs_sum_columns)(const float *x, ptrdiff_t n, double *sum);

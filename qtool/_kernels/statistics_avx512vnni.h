@@ -29,8 +29,7 @@ typedef struct {
     __m512i top, bottom, zeros; /* zeros counts down */
 } qt_scan__avx512vnni;
 
-QT_STATS_TARGET static inline void qt_scan_step__avx512vnni(qt_scan__avx512vnni *s, const float *x, __mmask16 lanes) {
-    const __m512i u = _mm512_maskz_loadu_epi32(lanes, x);
+QT_STATS_TARGET static inline void qt_scan_step__avx512vnni(qt_scan__avx512vnni *s, __m512i u, __mmask16 lanes) {
     const __mmask16 zero = _mm512_mask_testn_epi32_mask(lanes, u, _mm512_set1_epi32(0x7FFFFFFF));
     s->top = _mm512_mask_max_epi32(s->top, lanes, s->top, u);
     s->bottom = _mm512_max_epu32(s->bottom, u);
@@ -45,13 +44,15 @@ QT_STATS_TARGET static void qt_scan_32__avx512vnni(const float *x, ptrdiff_t n, 
         for (int s = 0; s < 4; ++s) {
             const float *p = x + s * quarter + i;
             _mm_prefetch((const char *)((uintptr_t)p + QT_STATS_AHEAD), _MM_HINT_T1);
-            qt_scan_step__avx512vnni(&a, p, 0xFFFF);
+            qt_scan_step__avx512vnni(&a, _mm512_loadu_si512(p), 0xFFFF);
             _mm_prefetch((const char *)((uintptr_t)p + QT_STATS_AHEAD + 64), _MM_HINT_T1);
-            qt_scan_step__avx512vnni(&b, p + 16, 0xFFFF);
+            qt_scan_step__avx512vnni(&b, _mm512_loadu_si512(p + 16), 0xFFFF);
         }
     }
-    for (ptrdiff_t i = 4 * quarter; i < n; i += 16)
-        qt_scan_step__avx512vnni(&a, x + i, n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xFFFF);
+    for (ptrdiff_t i = 4 * quarter; i < n; i += 16) {
+        const __mmask16 lanes = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xFFFF;
+        qt_scan_step__avx512vnni(&a, _mm512_maskz_loadu_epi32(lanes, x + i), lanes);
+    }
     *top = _mm512_reduce_max_epi32(_mm512_max_epi32(a.top, b.top));
     *bottom = _mm512_reduce_max_epu32(_mm512_max_epu32(a.bottom, b.bottom));
     *zeros = -_mm512_reduce_add_epi32(_mm512_add_epi32(a.zeros, b.zeros));
@@ -59,7 +60,7 @@ QT_STATS_TARGET static void qt_scan_32__avx512vnni(const float *x, ptrdiff_t n, 
 
 #define QT_STATS_HAS_TALLY
 QT_STATS_TARGET static int32_t qt_tally__avx512vnni(const float *, ptrdiff_t, int, int32_t, int32_t *, int64_t *,
-                                                   int32_t *, int32_t *, const int32_t *, ptrdiff_t, unsigned char *);
+                                                   int32_t *, int32_t *, const int32_t *, ptrdiff_t, uint64_t *);
 
 #include "statistics_body.h"
 #include "tally_avx512vnni.h"

@@ -166,7 +166,7 @@ QT_STATS_TARGET static int32_t QT_STATS(qt_bins)(const float *restrict x, ptrdif
 }
 
 /* Counts bins into lanes (tally.h), and asks for what is read next. */
-QT_STATS_TARGET static void QT_STATS(qt_count)(const int32_t *known, ptrdiff_t m, unsigned char *lanes,
+QT_STATS_TARGET static void QT_STATS(qt_count)(const int32_t *known, ptrdiff_t m, uint64_t *lanes,
                                               const float *next) {
     ptrdiff_t i = 0;
     for (; i + 16 <= m; i += 16) {
@@ -186,7 +186,7 @@ QT_STATS_TARGET static void QT_STATS(qt_count)(const int32_t *known, ptrdiff_t m
  */
 QT_STATS_TARGET static int32_t QT_STATS(qt_tally_apart)(const float *x, ptrdiff_t n, int k, int32_t half, int32_t *bins,
                                                        int64_t *counts, int32_t *least, int32_t *most,
-                                                       const int32_t *known, ptrdiff_t m, unsigned char *lanes) {
+                                                       const int32_t *known, ptrdiff_t m, uint64_t *lanes) {
     int32_t largest = 0;
     if (n > 0) {
         QT_STATS(qt_min_max_32)(x, n, counts, least, most);
@@ -196,28 +196,13 @@ QT_STATS_TARGET static int32_t QT_STATS(qt_tally_apart)(const float *x, ptrdiff_
     return largest;
 }
 
-/* Adds the lanes of the bins [first, last) to their counts and clears them. */
-QT_STATS_TARGET static void QT_STATS(qt_empty)(unsigned char *lanes, ptrdiff_t first, ptrdiff_t last,
-                                              int64_t *restrict counts) {
+/* Adds the lanes of n bins to their counts and clears them. */
+QT_STATS_TARGET static void QT_STATS(qt_empty)(uint64_t *restrict lanes, ptrdiff_t n, int64_t *restrict counts) {
     const uint64_t pairs = 0x0000FFFF0000FFFF;
-    uint64_t c[8];
-    for (ptrdiff_t i = first, n; i < last; i += n) {
-        uint64_t any = 0;
-        n = last - i < 8 ? 1 : 8;
-        if (n == 8) {
-            memcpy(c, lanes + i * QT_TALLY_BIN, sizeof c);
-            for (int j = 0; j < 8; ++j) any |= c[j];
-            if (any == 0) continue; /* the counts are not in the cache: leave them alone */
-            memset(lanes + i * QT_TALLY_BIN, 0, sizeof c);
-            for (int j = 0; j < 8; ++j) {
-                const uint64_t two = (c[j] & pairs) + (c[j] >> 16 & pairs);
-                counts[i + j] += (int64_t)((two & 0xFFFFFFFF) + (two >> 32));
-            }
-        } else {
-            memcpy(c, lanes + i * QT_TALLY_BIN, sizeof *c);
-            memset(lanes + i * QT_TALLY_BIN, 0, sizeof *c);
-            for (int j = 0; j < 4; ++j) counts[i] += (int64_t)(c[0] >> 16 * j & 0xFFFF);
-        }
+    for (ptrdiff_t i = 0; i < n; ++i) {
+        const uint64_t two = (lanes[i] & pairs) + (lanes[i] >> 16 & pairs);
+        counts[i] += (int64_t)((two & 0xFFFFFFFF) + (two >> 32));
+        lanes[i] = 0;
     }
 }
 

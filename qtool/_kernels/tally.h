@@ -20,7 +20,6 @@ enum {
     QT_TALLY_TILE = 512,            /* elements whose bins are found at a time */
     QT_TALLY_FULL = 16 * 16383,     /* elements, each tile rounded up to a multiple of 16 */
     QT_TALLY_BITS = 12,             /* logarithm of the bins per side up to which threads keep their lanes */
-    QT_TALLY_BIN = 8,               /* bytes of the lanes of a bin */
 };
 
 #if defined(_MSC_VER) && !defined(__clang__)
@@ -33,28 +32,23 @@ enum {
  * and so it is left to the emptying, which knows which bins were met. */
 static QT_THREAD_LOCAL uint64_t qt_kept_lanes[2 << QT_TALLY_BITS];
 
-static inline unsigned char *qt_lanes_of_thread(void) { return (unsigned char *)qt_kept_lanes; }
+static inline uint64_t *qt_lanes_of_thread(void) { return qt_kept_lanes; }
 
-static inline void qt_count_one(unsigned char *counter) {
+static inline void qt_count_one(uint64_t *bin, int lane) {
     uint16_t c;
-    memcpy(&c, counter, sizeof c);
+    memcpy(&c, (char *)bin + 2 * lane, sizeof c);
     ++c;
-    memcpy(counter, &c, sizeof c);
+    memcpy((char *)bin + 2 * lane, &c, sizeof c);
 }
 
-static inline void qt_count_16(const int32_t *bins, unsigned char *lanes) {
-    for (int i = 0; i < 16; ++i) qt_count_one(lanes + (ptrdiff_t)bins[i] * QT_TALLY_BIN + i % 4 * 2);
+static inline void qt_count_16(const int32_t *bins, uint64_t *lanes) {
+    for (int i = 0; i < 16; ++i) qt_count_one(lanes + bins[i], i % 4);
 }
 
-static inline void qt_count_16_equal(int32_t bin, unsigned char *lanes) {
-    uint64_t c;
-    memcpy(&c, lanes + (ptrdiff_t)bin * QT_TALLY_BIN, sizeof c);
-    c += 0x0004000400040004;
-    memcpy(lanes + (ptrdiff_t)bin * QT_TALLY_BIN, &c, sizeof c);
-}
+static inline void qt_count_16_equal(int32_t bin, uint64_t *lanes) { lanes[bin] += 0x0004000400040004; }
 
-static inline void qt_count_less(const int32_t *bins, ptrdiff_t n, unsigned char *lanes) { /* than 16 */
-    for (ptrdiff_t i = 0; i < n; ++i) qt_count_one(lanes + (ptrdiff_t)bins[i] * QT_TALLY_BIN + i % 4 * 2);
+static inline void qt_count_less(const int32_t *bins, ptrdiff_t n, uint64_t *lanes) { /* than 16 */
+    for (int i = 0; i < n; ++i) qt_count_one(lanes + bins[i], i % 4);
 }
 
 #endif

@@ -10,44 +10,56 @@
 #ifndef QT_TALLY_AVX512VNNI_H
 #define QT_TALLY_AVX512VNNI_H
 
+/* The bins of 16 elements, of those of `part`. */
+QT_STATS_TARGET static inline void qt_tally_find__avx512vnni(qt_scan__avx512vnni *scan, const float *x, __mmask16 part,
+                                                            __m512i grid, __m512i within, int32_t *bins) {
+    const __m512i u = _mm512_maskz_loadu_epi32(part, x);
+    _mm_prefetch((const char *)((uintptr_t)x + QT_STATS_NEAR), _MM_HINT_T0);
+    _mm_prefetch((const char *)((uintptr_t)x + QT_STATS_FAR), _MM_HINT_T1);
+    qt_scan_step__avx512vnni(scan, u, part);
+    const __m512 sum = _mm512_add_round_ps(_mm512_castsi512_ps(u), _mm512_castsi512_ps(grid),
+                                           _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    _mm512_mask_storeu_epi32(bins, part, _mm512_and_si512(_mm512_castps_si512(sum), within));
+}
+
+QT_STATS_TARGET static inline void qt_tally_count__avx512vnni(const int32_t *known, uint64_t *lanes) {
+    const __m512i b = _mm512_loadu_si512(known);
+    if (_mm512_cmpneq_epi32_mask(b, _mm512_set1_epi32(*known)) != 0)
+        qt_count_16(known, lanes);
+    else
+        qt_count_16_equal(*known, lanes);
+}
+
 /* Not inlined: the processor's mode is changed around the call. */
 __attribute__((noinline)) QT_STATS_TARGET static int32_t qt_tally_together__avx512vnni(
     const float *x, ptrdiff_t n, int k, int32_t half, int32_t *bins, int64_t *counts, int32_t *least, int32_t *most,
-    const int32_t *known, ptrdiff_t m, unsigned char *lanes) {
-    const __m512 grid = _mm512_castsi512_ps(_mm512_set1_epi32((150 - k) << 23 | 0x400000 | half));
-    const __m512i within = _mm512_set1_epi32(2 * half - 1);
-    const __m512i none = _mm512_setzero_si512();
+    const int32_t *known, ptrdiff_t m, uint64_t *lanes) {
+    const __m512i grid = _mm512_set1_epi32((150 - k) << 23 | 0x400000 | half);
+    const __m512i within = _mm512_set1_epi32(2 * half - 1), none = _mm512_setzero_si512();
+    const ptrdiff_t both = (n < m ? n : m) & ~(ptrdiff_t)15;
     qt_scan__avx512vnni scan = {_mm512_set1_epi32(INT32_MIN), none, none};
     ptrdiff_t i = 0;
-    for (; i < n; i += 16) {
-        const __mmask16 part = n - i < 16 ? (__mmask16)((1u << (n - i)) - 1) : (__mmask16)0xFFFF;
-        _mm_prefetch((const char *)((uintptr_t)(x + i) + QT_STATS_NEAR), _MM_HINT_T0);
-        _mm_prefetch((const char *)((uintptr_t)(x + i) + QT_STATS_FAR), _MM_HINT_T1);
-        qt_scan_step__avx512vnni(&scan, x + i, part);
-        const __m512 sum = _mm512_add_round_ps(_mm512_maskz_loadu_ps(part, x + i), grid,
-                                               _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
-        _mm512_mask_storeu_epi32(bins + i, part, _mm512_and_si512(_mm512_castps_si512(sum), within));
-        if (i + 16 <= m) {
-            const __m512i b = _mm512_loadu_si512(known + i);
-            if (_mm512_cmpneq_epi32_mask(b, _mm512_set1_epi32(known[i])) != 0)
-                qt_count_16(known + i, lanes);
-            else
-                qt_count_16_equal(known[i], lanes);
-        } else if (i < m) {
-            qt_count_less(known + i, m - i, lanes);
-        }
+    for (; i < both; i += 16) {
+        qt_tally_find__avx512vnni(&scan, x + i, 0xFFFF, grid, within, bins + i);
+        qt_tally_count__avx512vnni(known + i, lanes);
     }
-    if (i < m) qt_count__avx512vnni(known + i, m - i, lanes, x + n);
+    for (ptrdiff_t j = i; j < n; j += 16) {
+        const __mmask16 part = n - j < 16 ? (__mmask16)((1u << (n - j)) - 1) : (__mmask16)0xFFFF;
+        qt_tally_find__avx512vnni(&scan, x + j, part, grid, within, bins + j);
+    }
+    for (; i + 16 <= m; i += 16) qt_tally_count__avx512vnni(known + i, lanes);
+    qt_count_less(known + i, m - i, lanes);
+    if (n == 0) return 0;
     const int32_t top = _mm512_reduce_max_epi32(scan.top);
     const uint32_t bottom = _mm512_reduce_max_epu32(scan.bottom);
     const int32_t below = bottom > INT32_MAX ? (int32_t)(bottom & INT32_MAX) : 0;
-    if (n > 0) qt_extend_32__avx512vnni(x, n, top, bottom, -_mm512_reduce_add_epi32(scan.zeros), counts, least, most);
+    qt_extend_32__avx512vnni(x, n, top, bottom, -_mm512_reduce_add_epi32(scan.zeros), counts, least, most);
     return top > below ? top : below;
 }
 
 QT_STATS_TARGET static int32_t qt_tally__avx512vnni(const float *x, ptrdiff_t n, int k, int32_t half, int32_t *bins,
                                                    int64_t *counts, int32_t *least, int32_t *most,
-                                                   const int32_t *known, ptrdiff_t m, unsigned char *lanes) {
+                                                   const int32_t *known, ptrdiff_t m, uint64_t *lanes) {
     const unsigned zeros_for_subnormals = 0x40, mode = _mm_getcsr();
     int32_t largest;
     if (k < -104 || k > 149) /* no float has that spacing, or its sum with x none */
