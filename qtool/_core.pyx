@@ -1132,7 +1132,7 @@ cdef inline int32_t _magnitude(int32_t least, int32_t most) noexcept nogil:
 
 
 cdef int32_t _fill(Filling* h, const float* x, Py_ssize_t n, bint widen) noexcept nogil:
-    """Count the tile before and take the next, of n <= QT_TALLY_TILE elements; the last tile is followed by an empty one.
+    """Count the tile before and take the next, of n <= QT_TALLY_TILE elements; an empty one follows the last.
 
     Returns the bits of its largest finite |x|. `widen`: neighbouring bins are joined until there is room for that.
     """
@@ -1236,7 +1236,7 @@ cdef void _observe(
     """See observe(); best is NULL if channels do not matter, and then n and inner do not."""
     cdef const qt_statistics* kernel = h.kernel
     cdef Py_ssize_t longest = OBSERVED if h.counts == NULL else QT_TALLY_TILE
-    cdef Py_ssize_t at = 0, m, row, stop, width, channel = 0, within = 0      # of the element at `at`
+    cdef Py_ssize_t at = 0, m, stop, width, channel = 0, within = 0      # of the element at `at`
     cdef int32_t magnitude
     cdef MinMaxPart part
     while at < size:
