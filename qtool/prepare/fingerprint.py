@@ -160,11 +160,13 @@ def _attribute(attribute: ir.Attr) -> object:
 
 
 def _attribute_value(attribute: ir.Attr) -> Iterator[object]:
+    from qtool.prepare.graph_edits import tensor_of
+
     match attribute.type.name:
         case "TENSOR":
-            yield _tensor(attribute.as_tensor())
+            yield _tensor(tensor_of(attribute))
         case "TENSORS":
-            yield from (_tensor(tensor) for tensor in attribute.as_tensors())
+            yield from (_tensor(tensor) for tensor in attribute.value)
         case "GRAPH":
             yield _body(attribute.as_graph())
         case "GRAPHS":
