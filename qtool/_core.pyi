@@ -82,6 +82,7 @@ def observe(
     x: _Floats,
     n: int,
     inner: int,
+    group: int,
     best: NDArray[np.int32] | None,
     counts: NDArray[np.int64] | None,
     exponent: int,

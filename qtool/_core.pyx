@@ -1273,9 +1273,10 @@ cdef void _observe(
 
 
 def observe(
-    const float[::1] x, Py_ssize_t n, Py_ssize_t inner, int32_t[::1] best, int64_t[::1] counts, int exponent, int bits,
+    const float[::1] x, Py_ssize_t n, Py_ssize_t inner, Py_ssize_t group, int32_t[::1] best, int64_t[::1] counts,
+    int exponent, int bits,
 ):
-    """What min_max, absmax and histogram say of x, (.., n, inner), in one pass over the memory.
+    """What min_max, absmax and histogram say of x, (.., n / group, inner, group), in one pass over the memory.
 
     best, of n, is raised to the bits of the largest |x| of each index, where x is finite throughout; counts, of
     2 * 2^bits, are added to, after they were widened until all finite x fit. Either may be None.
@@ -1283,7 +1284,7 @@ def observe(
     Returns NaN, +Inf, -Inf and zero counts, least and greatest as min_max does, and the exponent of counts.
     """
     cdef const qt_statistics* kernel = _statistics
-    cdef Py_ssize_t size = x.shape[0]
+    cdef Py_ssize_t size = x.shape[0], block = inner * group, at = 0
     cdef Buffer memory
     cdef MinMaxPart whole
     cdef Counters h
@@ -1304,7 +1305,11 @@ def observe(
     with nogil:
         if h.counts != NULL:
             memset(h.sets, 0, <size_t>(h.n_sets * h.stride * 4))
-        if size > 0:
+        if best is not None and group > 1:
+            while at < size:
+                _observe(kernel, &x[at], block, group, 1, &best[at // block * group % n], &whole, &h)
+                at += block
+        elif size > 0:
             _observe(kernel, &x[0], size, n, inner, &best[0] if best is not None and n > 0 else NULL, &whole, &h)
         if h.counts != NULL:
             _flush(h.sets, h.n_sets, h.stride, <Py_ssize_t>2 << bits, h.counts)

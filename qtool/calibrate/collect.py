@@ -20,12 +20,13 @@ from os import PathLike
 from threading import Lock
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from qtool.calibrate.blocked import BlockedModel, Run, open_run
 from qtool.calibrate.budget import STATISTICS_BYTES, Budget, measure, observed_bytes
 from qtool.calibrate.footprint import live_bytes
 from qtool.calibrate.nonfinite import refuse
 from qtool.calibrate.rowwise import Array, Feeds, Shapes, find_shared, shapes_of, single
 from qtool.calibrate.samples import Samples
-from qtool.calibrate.segments import TENSORS_PER_SEGMENT, SegmentedModel, read_graph
+from qtool.calibrate.segments import TENSORS_PER_SEGMENT, read_graph
 from qtool.calibrate.statistics import Statistics, TensorStatistics, merge
 from qtool.calibrate.wanted import Wanted
 from qtool.errors import ConfigError
@@ -99,7 +100,7 @@ def collect(
     budget = Budget(max_memory) if isinstance(max_memory, int) else max_memory
     per_segment = TENSORS_PER_SEGMENT if budget is None else 1
     with nullcontext() if budget is None else lean_memory():
-        run = SegmentedModel(source, list(wanted), per_segment=per_segment)
+        run = open_run(source, list(wanted), per_segment=per_segment)
     collector = _Collector(run, wanted, histograms)
     workers = num_threads or available_cores()
     size = batch_size or _MANY
@@ -151,8 +152,9 @@ class _Slot:
 class _Collector:
     """Counts batches; any number of threads may call it at once."""
 
-    def __init__(self, model: SegmentedModel, wanted: dict[str, Wanted], histograms: bool) -> None:
+    def __init__(self, model: Run, wanted: dict[str, Wanted], histograms: bool) -> None:
         self._model = model
+        self._channels = model.channels if isinstance(model, BlockedModel) else {}
         self._wanted = wanted
         self._histograms = histograms
         self._lock = Lock()
@@ -216,7 +218,8 @@ class _Collector:
                 one = slot.tensors[name]
                 nan, infinite = one.nan, one.pos_inf + one.neg_inf
                 same = _lacks_rows(array, rows) if shared is None else name in shared
-                one.update(array, rows=rows, shared=same and rows > 1, num_threads=1)
+                blocked = self._channels.get(name)
+                one.update(array, rows=rows, shared=same and rows > 1, num_threads=1, blocked=blocked)
                 nan, infinite = one.nan - nan, one.pos_inf + one.neg_inf - infinite
                 if nan or infinite:
                     before = bad.get(name, (0, 0))

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from qtool import kernels
 from qtool.calibrate.wanted import Wanted
+from qtool.runtime.blocked import out_of_blocks
 
 HISTOGRAM_BITS = 12  # B: 2^12 bins on each side of zero
 MIN_EXPONENT = -64  # values below 2^-64 share the bins next to zero; an all-zero tensor needs some exponent
@@ -123,7 +124,13 @@ class TensorStatistics:
         return self.sample_max_sum / (self.sample_ranges << FIXED_POINT_BITS) if self.sample_ranges else -inf
 
     def update(
-        self, array: npt.NDArray[Any], *, rows: int = 1, shared: bool = False, num_threads: int | None = None
+        self,
+        array: npt.NDArray[Any],
+        *,
+        rows: int = 1,
+        shared: bool = False,
+        num_threads: int | None = None,
+        blocked: int | None = None,
     ) -> None:
         """Add the values of an array in place.
 
@@ -132,6 +139,8 @@ class TensorStatistics:
             rows: Samples in it: equal parts along axis 0.
             shared: The array has no sample axis and is the same for each of the samples: it is counted ``rows`` times.
             num_threads: Threads of the kernels; the result does not depend on it.
+            blocked: The array holds this many channels in blocks: its shape is ``(N, ceil(channels / b), .., b)``,
+                which stands for ``(N, channels, ..)``.
 
         Raises:
             ValueError: If axis 0 does not divide into ``rows`` samples, or the number of channels changed.
@@ -142,7 +151,14 @@ class TensorStatistics:
         repeats = rows if shared else 1
         if parts > 1 and (array.ndim == 0 or array.shape[0] % parts):
             raise ValueError(f"An array of shape {list(array.shape)} does not divide into {parts} samples.")
-        if repeats == 1 and num_threads == 1 and _in_one_pass(array, parts):
+        one_pass = repeats == 1 and num_threads == 1 and _in_one_pass(array, parts)
+        if blocked is not None:
+            if one_pass and len(array) == parts and self.channel_axis in (None, 1, 2 - array.ndim):
+                for sample in array:
+                    self._observe_blocks(sample, blocked)
+                return
+            array = out_of_blocks(array, blocked)
+        if one_pass:
             for sample in array.reshape(parts, -1, *array.shape[1:]) if parts > 1 else (array,):
                 self._observe(sample)
             return
@@ -185,6 +201,32 @@ class TensorStatistics:
             if channels is None:
                 channels = _channel_absmax(sample, axis, finite=False, threads=1)
             self.channel_absmax = _larger(self.channel_absmax, channels)
+
+    def _observe_blocks(self, sample: npt.NDArray[Any], channels: int) -> None:
+        """The same for a sample whose channels lie in blocks: an array (ceil(channels / b), .., b)."""
+        full, rest = divmod(channels, sample.shape[-1])
+        parts = [sample[:full]] if full else []
+        if rest:  # what fills the last block up is no value
+            parts.append(np.ascontiguousarray(sample[full:, ..., :rest]))
+        exponent = MIN_EXPONENT if self.exponent is None else self.exponent
+        seen, largest = None, []
+        for part in parts:
+            values, exponent, absmax = kernels.observe_blocks(part, exponent, HISTOGRAM_BITS, self.histogram)
+            seen = values if seen is None else _joined(seen, values)
+            largest.append(absmax)
+        if seen is None:
+            return
+        self._add(_of_one_sample(seen))
+        if self.exponent is not None:
+            self.exponent = exponent
+        if self.channel_axis is None:
+            return
+        known = [one for one in largest if one is not None]
+        if len(known) < len(parts):
+            absmax = _channel_absmax(out_of_blocks(sample[None], channels), 1, finite=False, threads=1)
+        else:
+            absmax = np.concatenate(known)
+        self.channel_absmax = _larger(self.channel_absmax, absmax)
 
     def without_channels(self) -> TensorStatistics:
         """The same with nothing about channels and readers, so that tensors of different layouts can be merged."""
@@ -318,6 +360,19 @@ def _of_one_sample(seen: kernels.MinMax) -> TensorStatistics:
         one.sample_ranges = 1
         one.sample_min_sum, one.sample_max_sum = _fixed_point(seen.min), _fixed_point(seen.max)
     return one
+
+
+def _joined(a: kernels.MinMax, b: kernels.MinMax) -> kernels.MinMax:
+    """Counts and extremes of two parts of a sample together."""
+    return kernels.MinMax(
+        a.count + b.count,
+        a.nan + b.nan,
+        a.pos_inf + b.pos_inf,
+        a.neg_inf + b.neg_inf,
+        a.zeros + b.zeros,
+        min(a.min, b.min),
+        max(a.max, b.max),
+    )
 
 
 def _in_one_pass(array: npt.NDArray[Any], parts: int) -> bool:

@@ -52,14 +52,7 @@ def observe(
     Raises:
         KernelError: If an argument is none of that.
     """
-    if not observable(x):
-        raise KernelError(f"x is {x.dtype}{list(x.shape)}; expected contiguous float32.")
-    if not (_LEAST_EXPONENT <= exponent <= 128 and 1 <= bits <= 16):
-        raise KernelError(f"exponent is {exponent} and bits is {bits}; expected -126 to 128, and 1 to 16.")
-    if out is not None and (
-        out.dtype != np.int64 or out.shape != (2 << bits,) or not out.flags.c_contiguous or not out.flags.writeable
-    ):
-        raise KernelError(f"out is {out.dtype}{list(out.shape)}; expected writable, contiguous int64{[2 << bits]}.")
+    _require(x, exponent, bits, out)
     n = inner = 1
     best = None
     if axis is not None:
@@ -68,7 +61,53 @@ def observe(
         axis %= x.ndim
         n, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
         best = np.zeros(n, np.int32)
-    *counts, least, most, exponent = _core.observe(x.reshape(-1), n, inner, best, out, exponent, bits)
+    return _observed(x, n, inner, 1, best, exponent, bits, out)
+
+
+def observe_blocks(x: NDArray[np.float32], exponent: int, bits: int, out: NDArray[np.int64] | None) -> Observed:
+    """:func:`observe` for channels that lie in blocks, the last axis going through those of a block.
+
+    Args:
+        x: float32, contiguous, shape ``(channels / b, .., b)`` with blocks of b channels.
+        exponent: As :func:`observe` has it.
+        bits: The same.
+        out: The same.
+
+    Returns:
+        The maxima of all channels among it, shape ``(channels,)``.
+
+    Raises:
+        KernelError: If an argument is none of that.
+    """
+    _require(x, exponent, bits, out)
+    if x.ndim < 2:
+        raise KernelError(f"x is float32{list(x.shape)}; expected blocks of channels, two axes or more.")
+    n = x.shape[0] * x.shape[-1]
+    return _observed(x, n, math.prod(x.shape[1:-1]), x.shape[-1], np.zeros(n, np.int32), exponent, bits, out)
+
+
+def _require(x: npt.NDArray[Any], exponent: int, bits: int, out: npt.NDArray[Any] | None) -> None:
+    if not observable(x):
+        raise KernelError(f"x is {x.dtype}{list(x.shape)}; expected contiguous float32.")
+    if not (_LEAST_EXPONENT <= exponent <= 128 and 1 <= bits <= 16):
+        raise KernelError(f"exponent is {exponent} and bits is {bits}; expected -126 to 128, and 1 to 16.")
+    if out is not None and (
+        out.dtype != np.int64 or out.shape != (2 << bits,) or not out.flags.c_contiguous or not out.flags.writeable
+    ):
+        raise KernelError(f"out is {out.dtype}{list(out.shape)}; expected writable, contiguous int64{[2 << bits]}.")
+
+
+def _observed(
+    x: NDArray[np.float32],
+    n: int,
+    inner: int,
+    group: int,
+    best: NDArray[np.int32] | None,
+    exponent: int,
+    bits: int,
+    out: NDArray[np.int64] | None,
+) -> Observed:
+    *counts, least, most, exponent = _core.observe(x.reshape(-1), n, inner, group, best, out, exponent, bits)
     nan, pos_inf, neg_inf, zeros = counts
     finite = not (nan or pos_inf or neg_inf)
     return Observed(
