@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -86,8 +87,9 @@ def imports(source: str, module: str, *, is_package: bool, types_too: bool = Tru
     return found
 
 
-def known() -> set[str]:
-    return {module_name(path) for path in FILES} | {"qtool._core"}
+@cache
+def known() -> frozenset[str]:
+    return frozenset({module_name(path) for path in FILES} | {"qtool._core"})
 
 
 def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
