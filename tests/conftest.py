@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.real import RealModels, shared_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_ZOO = ROOT.parent / "shared" / "zoo"
@@ -53,6 +56,20 @@ def zoo() -> Path:
 
 
 @pytest.fixture(scope="session")
+def real(zoo: Path, tmp_path_factory: pytest.TempPathFactory) -> RealModels:
+    """Those models calibrated and quantized with the defaults, once."""
+    return RealModels(zoo, shared_folder(tmp_path_factory), tmp_path_factory.mktemp("real"))
+
+
+@pytest.fixture(scope="session")
 def examples() -> Path:
     """The models and samples that come with qtool."""
     return ROOT / "examples"
+
+
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """Let SIGHUP end things although the run may be one of ``nohup``, whose children ignore it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
