@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import onnxruntime
 import pytest
 
 from tests.real import RealModels, shared_folder
@@ -23,10 +24,20 @@ def zoo_folder() -> Path:
 def pytest_configure() -> None:
     """Listen to Ctrl-C where the shell started the run in the background, with the signal ignored.
 
-    Children inherit that, and the tests that interrupt one would wait for a minute each and fail.
+    Children inherit that, and the tests that interrupt one would wait for a minute each and fail. Sessions of the
+    tests' own processes get the options below.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    onnxruntime.SessionOptions = PatientOptions
+
+
+class PatientOptions(onnxruntime.SessionOptions):  # type: ignore[misc]
+    """Threads that wait sleep: spinning, they would take the core of another process of the run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_session_config_entry("session.intra_op.allow_spinning", "0")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
