@@ -1148,6 +1148,7 @@ def histogram(
 
 cdef enum:
     OBSERVED = 4096            # elements of a block, 16 KiB
+    ABREAST = 1024             # elements whose maxima are kept side by side where channels are few
 
 
 cdef struct Counters:
@@ -1236,6 +1237,11 @@ cdef void _observe(
     cdef Py_ssize_t at = 0, m, row, channel, width, rest
     cdef MinMaxPart part
     cdef int32_t magnitude
+    cdef int32_t abreast[ABREAST]      # of whole rows; those of a channel are joined in the end
+    cdef Py_ssize_t rows = 0
+    if best != NULL and inner == 1 and 2 * n <= ABREAST:
+        rows = _smaller(ABREAST, size) // n * n
+    memset(abreast, 0, <size_t>(rows * 4))
     while at < size:
         m = OBSERVED
         if best != NULL and inner == 1:
@@ -1258,6 +1264,12 @@ cdef void _observe(
                 else:
                     best[channel] = kernel.absmax_row(x + row, width, best[channel])
                 row += width
+        elif rows > 0:
+            row = at
+            while row < at + m:
+                width = _smaller(rows, at + m - row)
+                kernel.absmax_columns(x + row, width, abreast)
+                row += width
         elif best != NULL:
             row = at
             while row < at + m:
@@ -1270,48 +1282,114 @@ cdef void _observe(
         whole.least = <int32_t>_min(whole.least, part.least)
         whole.most = <int32_t>_max(whole.most, part.most)
         at += m
+    row = 0
+    while row < rows:
+        for channel in range(n):
+            best[channel] = <int32_t>_max(best[channel], abreast[row + channel])
+        row += n
 
 
-def observe(
-    const float[::1] x, Py_ssize_t n, Py_ssize_t inner, int32_t[::1] best, int64_t[::1] counts, int exponent, int bits,
-):
-    """What min_max, absmax and histogram say of x, (.., n, inner), in one pass over the memory.
+cdef struct Job:
+    const float* x
+    Py_ssize_t part, parts     # elements of a part, and how many there are
+    Py_ssize_t n, inner, group
+    int32_t* best              # NULL if channels do not matter
+    Counters h
+    int64_t[4] seen            # NaN, +Inf, -Inf, zeros
+    int32_t* ends              # least and most of each part
 
-    best, of n, is raised to the bits of the largest |x| of each index, where x is finite throughout; counts, of
-    2 * 2^bits, are added to, after they were widened until all finite x fit. Either may be None.
 
-    Returns NaN, +Inf, -Inf and zero counts, least and greatest as min_max does, and the exponent of counts.
+cdef void _observe_blocks(
+    const qt_statistics* kernel, const float* x, Job* job, MinMaxPart* whole
+) noexcept nogil:
+    """One part whose channels lie in blocks of `group`; what fills the last block up is left out."""
+    cdef float kept[OBSERVED]
+    cdef Py_ssize_t group = job.group, channel = 0, left, width, row, rows, i
+    while channel < job.n:
+        width = _smaller(group, job.n - channel)
+        if width == group:
+            _observe(kernel, x, job.inner * group, group, 1, job.best + channel, whole, &job.h)
+        else:
+            row = 0
+            while row < job.inner:
+                rows = _smaller(job.inner - row, OBSERVED // width)
+                for i in range(rows):
+                    memcpy(kept + i * width, x + (row + i) * group, <size_t>(width * 4))
+                _observe(kernel, kept, rows * width, width, 1, job.best + channel, whole, &job.h)
+                row += rows
+        x += job.inner * group
+        channel += group
+
+
+cdef void _observe_job(const qt_statistics* kernel, Job* job) noexcept nogil:
+    cdef MinMaxPart whole
+    cdef Py_ssize_t p
+    memset(whole.counts, 0, sizeof(whole.counts))
+    for p in range(job.parts):
+        whole.least = 0x7F800000
+        whole.most = _ordered(0xFF800000)
+        if job.group > 1:
+            _observe_blocks(kernel, job.x + p * job.part, job, &whole)
+        else:
+            _observe(kernel, job.x + p * job.part, job.part, job.n, job.inner, job.best, &whole, &job.h)
+        job.ends[2 * p], job.ends[2 * p + 1] = whole.least, whole.most
+    memcpy(job.seen, whole.counts, sizeof(whole.counts))
+    if job.h.counts != NULL:
+        _flush(job.h.sets, job.h.n_sets, job.h.stride, <Py_ssize_t>2 << job.h.bits, job.h.counts)
+
+
+cdef inline double _end(int32_t ordered) noexcept nogil:
+    """A value whose ordered bits are given; a zero has no sign."""
+    return _float(<uint32_t>_ordered(<uint32_t>ordered)) + 0.0
+
+
+def observe(list tasks, int bits):
+    """What min_max, absmax and histogram say of arrays, each in one pass over its memory, all without the GIL.
+
+    A task is (x, parts, n, inner, group, best, counts, exponent). x is float32 of `parts` equal parts, each of shape
+    (.., n, inner), or, if group > 1, of shape (ceil(n / group), inner, group) with best given. best, of n, is raised to
+    the bits of the largest |x| of each index, where x is finite throughout; counts, of 2 * 2^bits, are added to, after
+    they were widened until all finite x fit. Either may be None.
+
+    Returns for each task the counts of NaN, +Inf, -Inf and zeros, (least, greatest) of each part as min_max has them,
+    and the exponent of its counts.
     """
     cdef const qt_statistics* kernel = _statistics
-    cdef Py_ssize_t size = x.shape[0]
-    cdef Buffer memory
-    cdef MinMaxPart whole
-    cdef Counters h
-    memset(whole.counts, 0, sizeof(whole.counts))
-    whole.least = 0x7F800000
-    whole.most = _ordered(0xFF800000)
-    h.counts = NULL
-    h.exponent, h.bits, h.pending = exponent, bits, 0
-    if counts is not None and size > 0:
-        h.counts = &counts[0]
-        h.stride = _round_up(<Py_ssize_t>2 << bits, 1024) + 20
+    cdef Py_ssize_t total = len(tasks), stride = _round_up(<Py_ssize_t>2 << bits, 1024) + 20, t, size, p
+    cdef int most_sets = <int>_max(1, _min(4, SETS_SIZE // ((<Py_ssize_t>2 << bits) * 4)))
+    cdef Buffer sets = Buffer(most_sets * stride * 4), memory = Buffer(total * sizeof(Job))
+    cdef Buffer extremes = Buffer(sum([task[1] for task in tasks]) * 8)
+    cdef Job* jobs = <Job*>memory.start
+    cdef Job* job
+    cdef int32_t* ends = <int32_t*>extremes.start
+    cdef const float[::1] x
+    cdef int32_t[::1] best
+    cdef int64_t[::1] counts
+    for t in range(total):
+        job = &jobs[t]
+        x, job.parts, job.n, job.inner, job.group, best, counts, job.h.exponent = tasks[t]
+        size = x.shape[0]
+        job.x = &x[0] if size > 0 else NULL
+        job.part = size // job.parts
+        job.best = &best[0] if best is not None and job.n > 0 else NULL
+        job.ends = ends
+        ends += 2 * job.parts
+        job.h.counts = &counts[0] if counts is not None and size > 0 else NULL
+        job.h.bits, job.h.pending = bits, 0
+        job.h.stride, job.h.sets = stride, <int32_t*>sets.start
         # clearing and adding up a set takes as long as counting some ten thousand elements
-        h.n_sets = <int>_max(1, _min(1 if size < 16384 else 2 if size < 65536 else 4,
-                                     SETS_SIZE // ((<Py_ssize_t>2 << bits) * 4)))
-        h.n_sets = 2 if h.n_sets == 3 else h.n_sets
-        memory = Buffer(h.n_sets * h.stride * 4)
-        h.sets = <int32_t*>memory.start
+        job.h.n_sets = <int>_min(1 if size < 16384 else 2 if size < 65536 else 4, most_sets)
+        job.h.n_sets = 2 if job.h.n_sets == 3 else job.h.n_sets
     with nogil:
-        if h.counts != NULL:
-            memset(h.sets, 0, <size_t>(h.n_sets * h.stride * 4))
-        if size > 0:
-            _observe(kernel, &x[0], size, n, inner, &best[0] if best is not None and n > 0 else NULL, &whole, &h)
-        if h.counts != NULL:
-            _flush(h.sets, h.n_sets, h.stride, <Py_ssize_t>2 << bits, h.counts)
-    return (
-        whole.counts[0], whole.counts[1], whole.counts[2], whole.counts[3],
-        _float(<uint32_t>_ordered(<uint32_t>whole.least)), _float(<uint32_t>_ordered(<uint32_t>whole.most)), h.exponent,
-    )
+        memset(sets.start, 0, <size_t>(most_sets * stride * 4))
+        for t in range(total):
+            _observe_job(kernel, &jobs[t])
+    result = []
+    for t in range(total):
+        job = &jobs[t]
+        ranges = [(_end(job.ends[2 * p]), _end(job.ends[2 * p + 1])) for p in range(job.parts)]
+        result.append((job.seen[0], job.seen[1], job.seen[2], job.seen[3], ranges, job.h.exponent))
+    return result
 
 
 # ------------------------------------------------------------------------------------------------------ integer matmul
