@@ -32,8 +32,10 @@ TO_TEXT = "from google.protobuf import text_format; print(text_format.MessageToS
         (f"import qtool, onnx; {TO_TEXT}", "ir_version: 8"),
         (f"import onnx, qtool; {TO_TEXT}", "ir_version: 8"),
         (
-            "import qtool, onnx; from onnx.serialization import registry; r, m = registry.get('json'), onnx.ModelProto;"
-            "print(r.deserialize_proto(r.serialize_proto(m(ir_version=8)), m()) == m(ir_version=8))",
+            (
+                "import qtool, onnx; from onnx.serialization import registry; r, m = registry.get('json'), onnx.ModelProto;"
+                "print(r.deserialize_proto(r.serialize_proto(m(ir_version=8)), m()) == m(ir_version=8))"
+            ),
             "True",
         ),
         ("import google.protobuf.json_format as j, qtool, onnx; print(j.MessageToDict(onnx.ModelProto()))", "{}"),
