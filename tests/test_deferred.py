@@ -33,7 +33,8 @@ TO_TEXT = "from google.protobuf import text_format; print(text_format.MessageToS
         (f"import onnx, qtool; {TO_TEXT}", "ir_version: 8"),
         (
             (
-                "import qtool, onnx; from onnx.serialization import registry; r, m = registry.get('json'), onnx.ModelProto;"
+                "import qtool, onnx; from onnx.serialization import registry;"
+                "r, m = registry.get('json'), onnx.ModelProto;"
                 "print(r.deserialize_proto(r.serialize_proto(m(ir_version=8)), m()) == m(ir_version=8))"
             ),
             "True",
