@@ -124,6 +124,8 @@ class NameAllocator:
     def __init__(self, model: ir.Model) -> None:
         self._values: set[str] = set()
         self._nodes: set[str] = set()
+        self._last_value: dict[str, int] = {}
+        self._last_node: dict[str, int] = {}
         for graph in all_graphs(model):
             self._values.update(value.name or "" for value in graph.inputs)
             self._values.update(graph.initializers)
@@ -132,21 +134,22 @@ class NameAllocator:
                 self._values.update(value.name or "" for value in node.outputs)
 
     @staticmethod
-    def _fresh(base: str, used: set[str]) -> str:
-        name, number = base, 0
+    def _fresh(base: str, used: set[str], last: dict[str, int]) -> str:
+        name, number = base, last.get(base, 0)  # no name ever becomes free again
         while not name or name in used:
             number += 1
             name = f"{base}_{number}"
         used.add(name)
+        last[base] = number
         return name
 
     def value(self, base: str) -> str:
         """A value name: ``base`` itself if it is free, else with a number."""
-        return self._fresh(base, self._values)
+        return self._fresh(base, self._values, self._last_value)
 
     def node(self, base: str) -> str:
         """A node name: ``base`` itself if it is free, else with a number."""
-        return self._fresh(base, self._nodes)
+        return self._fresh(base, self._nodes, self._last_node)
 
 
 def new_constant(graph: ir.Graph, names: NameAllocator, base: str, array: np.ndarray, dtype: ir.DataType) -> ir.Value:
