@@ -194,8 +194,12 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def _write_array(archive: zipfile.ZipFile, name: str, array: npt.NDArray[Any]) -> None:
+    """As ``numpy.save`` does, which would copy the elements first."""
+    array = np.asarray(array, order="C")
     with archive.open(_entry(name), "w", force_zip64=True) as stream:
-        npy_format.write_array(stream, array, version=(1, 0), allow_pickle=False)
+        npy_format.write_array_header_1_0(stream, npy_format.header_data_from_array_1_0(array))
+        if array.nbytes:
+            stream.write(array.reshape(-1).view(np.uint8).data)
 
 
 def _write_rows(archive: zipfile.ZipFile, name: str, rows: list[npt.NDArray[np.int64]]) -> None:
@@ -204,7 +208,7 @@ def _write_rows(archive: zipfile.ZipFile, name: str, rows: list[npt.NDArray[np.i
     with archive.open(_entry(name), "w", force_zip64=True) as stream:
         npy_format.write_array_header_1_0(stream, header)
         for row in rows:
-            stream.write(row.astype("<i8", copy=False).tobytes())
+            stream.write(row.astype("<i8", copy=False).data)
 
 
 def _is_foreign(dtype: np.dtype[Any]) -> bool:
