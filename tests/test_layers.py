@@ -32,7 +32,7 @@ ORDER = (
 # Pure data and formulas, usable from everywhere. They may use those before them in this order, and nothing else.
 BOTTOM = (
     *("errors", "dtypes", "granularity", "weight_settings", "overrides", "targets", "config", "qparams", "signal"),
-    *("version", "deferred", "wire", "reference"),
+    *("version", "deferred", "wire", "placing", "reference"),
 )
 LEVEL = {name: len(ORDER) - i for i, name in enumerate(ORDER)} | {
     name: i - len(BOTTOM) for i, name in enumerate(BOTTOM)

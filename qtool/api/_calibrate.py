@@ -173,7 +173,7 @@ def calibrate(
                 notes += ("No activation is quantized with these settings: there was nothing to observe.",)
             with clock("save"):
                 saved = SavedStatistics(statistics, provenance.model, coverage, kept)
-                save_statistics(destination, saved, check=check_limit)
+                save_statistics(destination, saved, check=check_limit, replace=force)
             if kept_run is not None:
                 kept_run.remove()
     return replace(statistics, notes=notes)

@@ -165,6 +165,7 @@ def convert(
                 external_data=bool(source.data_files),
                 num_threads=num_threads,
                 base_dir=base_dir,
+                replace=force,
                 accept=lambda found: _require_same(
                     found, to, lambda: _own_agreement(runnable, base_dir, batches, num_threads)
                 ),

@@ -129,6 +129,7 @@ def prepare(
                 external_data=bool(source.data_files),
                 num_threads=num_threads,
                 base_dir=base_dir,
+                replace=force,
             )
         except VerificationError as error:
             raise VerificationError(error.message.replace("quantized", "prepared"), hint=error.hint) from error

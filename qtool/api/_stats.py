@@ -76,7 +76,7 @@ def merge_stats(
         check_statistics_destination(target, None, force=force)
     merged = merge_saved(one if isinstance(one, SavedStatistics) else load_stats(one) for one in stats)
     if output is not None:
-        save_statistics(output, merged)
+        save_statistics(output, merged, replace=force)
     return merged
 
 
