@@ -1228,6 +1228,7 @@ def histogram(
 
 cdef enum:
     OBSERVED = 16384           # elements of a block that is not counted, 64 KiB
+    ABREAST = 1024             # elements whose maxima are kept side by side where channels are few
 
 
 cdef void _observe(
@@ -1236,9 +1237,14 @@ cdef void _observe(
     """See observe(); best is NULL if channels do not matter, and then n and inner do not."""
     cdef const qt_statistics* kernel = h.kernel
     cdef Py_ssize_t longest = OBSERVED if h.counts == NULL else QT_TALLY_TILE
-    cdef Py_ssize_t at = 0, m, stop, width, channel = 0, within = 0      # of the element at `at`
+    cdef Py_ssize_t at = 0, m, row, stop, width, channel = 0, within = 0      # of the element at `at`
     cdef int32_t magnitude
     cdef MinMaxPart part
+    cdef int32_t abreast[ABREAST]      # of whole rows; those of a channel are joined in the end
+    cdef Py_ssize_t rows = 0
+    if best != NULL and inner == 1 and 2 * n <= ABREAST:
+        rows = _smaller(ABREAST, size) // n * n
+    memset(abreast, 0, <size_t>(rows * 4))
     while at < size:
         m = _smaller(longest, size - at)
         if best != NULL and inner == 1:
@@ -1257,6 +1263,11 @@ cdef void _observe(
         stop = at + m
         if best == NULL:
             at = stop
+        elif rows > 0:
+            while at < stop:
+                width = _smaller(rows, stop - at)
+                kernel.absmax_columns(x + at, width, abreast)
+                at += width
         elif inner == 1:
             while at < stop:
                 width = _smaller(n - channel, stop - at)
@@ -1275,37 +1286,110 @@ cdef void _observe(
                 best[channel] = kernel.absmax_row(x + at, inner, best[channel])
                 at += inner
                 channel = channel + 1 if channel + 1 < n else 0
-    if h.counts != NULL:
-        _fill(h, x + size, 0, False)
-        _count_out(h)
+    row = 0
+    while row < rows:
+        for channel in range(n):
+            best[channel] = <int32_t>_max(best[channel], abreast[row + channel])
+        row += n
 
 
-def observe(
-    const float[::1] x, Py_ssize_t n, Py_ssize_t inner, int32_t[::1] best, int64_t[::1] counts, int exponent, int bits,
-):
-    """What min_max, absmax and histogram say of x, (.., n, inner), in one pass over the memory.
+cdef struct Job:
+    const float* x
+    Py_ssize_t part, parts     # elements of a part, and how many there are
+    Py_ssize_t n, inner, group
+    int32_t* best              # NULL if channels do not matter
+    int64_t* counts            # NULL if there are none
+    int exponent
+    int64_t[4] seen            # NaN, +Inf, -Inf, zeros
+    int32_t* ends              # least and most of each part
 
-    best, of n, is raised to the bits of the largest |x| of each index, where x is finite throughout; counts, of
-    2 * 2^bits, are added to, after they were widened until all finite x fit. Either may be None.
 
-    Returns NaN, +Inf, -Inf and zero counts, least and greatest as min_max does, and the exponent of counts.
+cdef void _observe_blocks(Filling* h, const float* x, Job* job) noexcept nogil:
+    """One part whose channels lie in blocks of `group`; what fills the last block up is left out."""
+    cdef float kept[ABREAST]
+    cdef Py_ssize_t group = job.group, channel = 0, width, row, rows, i
+    while channel < job.n:
+        width = _smaller(group, job.n - channel)
+        if width == group:
+            _observe(h, x, job.inner * group, group, 1, job.best + channel)
+        else:
+            row = 0
+            while row < job.inner:
+                rows = _smaller(job.inner - row, ABREAST // width)
+                for i in range(rows):
+                    memcpy(kept + i * width, x + (row + i) * group, <size_t>(width * 4))
+                _observe(h, kept, rows * width, width, 1, job.best + channel)
+                row += rows
+        x += job.inner * group
+        channel += group
+
+
+cdef void _observe_job(Filling* h, Job* job) noexcept nogil:
+    cdef Py_ssize_t p
+    for p in range(job.parts):
+        h.whole.least = 0x7F800000
+        h.whole.most = _ordered(0xFF800000)
+        if job.group > 1:
+            _observe_blocks(h, job.x + p * job.part, job)
+        else:
+            _observe(h, job.x + p * job.part, job.part, job.n, job.inner, job.best)
+        if h.counts != NULL:
+            _fill(h, job.x, 0, False)
+            _count_out(h)
+        job.ends[2 * p], job.ends[2 * p + 1] = h.whole.least, h.whole.most
+    memcpy(job.seen, h.whole.counts, sizeof(h.whole.counts))
+    job.exponent = h.exponent
+
+
+cdef inline double _end(int32_t ordered) noexcept nogil:
+    """A value whose ordered bits are given; a zero has no sign."""
+    return _float(<uint32_t>_ordered(<uint32_t>ordered)) + 0.0
+
+
+def observe(list tasks, int bits):
+    """What min_max, absmax and histogram say of arrays, each in one pass over its memory, all without the GIL.
+
+    A task is (x, parts, n, inner, group, best, counts, exponent). x is float32 of `parts` equal parts, each of shape
+    (.., n, inner), or, if group > 1, of shape (ceil(n / group), inner, group) with best given. best, of n, is raised to
+    the bits of the largest |x| of each index, where x is finite throughout; counts, of 2 * 2^bits, are added to, after
+    they were widened until all finite x fit. Either may be None.
+
+    Returns for each task the counts of NaN, +Inf, -Inf and zeros, (least, greatest) of each part as min_max has them,
+    and the exponent of its counts.
     """
-    cdef Py_ssize_t size = x.shape[0]
+    cdef const qt_statistics* kernel = _statistics
+    cdef Py_ssize_t total = len(tasks), t, size, p
+    cdef Buffer memory = Buffer(total * sizeof(Job)), extremes = Buffer(sum([task[1] for task in tasks]) * 8)
+    cdef Buffer own = _own_lanes(1, bits)
+    cdef uint64_t* lanes = <uint64_t*>own.start if own is not None else NULL
     cdef int32_t bins[2 * QT_TALLY_TILE]
-    cdef int64_t* into = &counts[0] if counts is not None and size > 0 else NULL
-    cdef int32_t* largest = &best[0] if best is not None and n > 0 else NULL
-    cdef Buffer memory = _own_lanes(1, bits) if into != NULL else None
-    cdef uint64_t* lanes = <uint64_t*>memory.start if memory is not None else NULL
+    cdef Job* jobs = <Job*>memory.start
+    cdef Job* job
+    cdef int32_t* ends = <int32_t*>extremes.start
     cdef Filling h
-    _begin_filling(&h, _statistics, into, bits, exponent, lanes, bins)
-    if size > 0:
-        with nogil:
-            _observe(&h, &x[0], size, n, inner, largest)
-    return (
-        h.whole.counts[0], h.whole.counts[1], h.whole.counts[2], h.whole.counts[3],
-        _float(<uint32_t>_ordered(<uint32_t>h.whole.least)), _float(<uint32_t>_ordered(<uint32_t>h.whole.most)),
-        h.exponent,
-    )
+    cdef const float[::1] x
+    cdef int32_t[::1] best
+    cdef int64_t[::1] counts
+    for t in range(total):
+        job = &jobs[t]
+        x, job.parts, job.n, job.inner, job.group, best, counts, job.exponent = tasks[t]
+        size = x.shape[0]
+        job.x = &x[0] if size > 0 else NULL
+        job.part = size // job.parts
+        job.best = &best[0] if best is not None and job.n > 0 else NULL
+        job.counts = &counts[0] if counts is not None and size > 0 else NULL
+        job.ends = ends
+        ends += 2 * job.parts
+    with nogil:
+        for t in range(total):
+            _begin_filling(&h, kernel, jobs[t].counts, bits, jobs[t].exponent, lanes, bins)
+            _observe_job(&h, &jobs[t])
+    result = []
+    for t in range(total):
+        job = &jobs[t]
+        ranges = [(_end(job.ends[2 * p]), _end(job.ends[2 * p + 1])) for p in range(job.parts)]
+        result.append((job.seen[0], job.seen[1], job.seen[2], job.seen[3], ranges, job.exponent))
+    return result
 
 
 # ------------------------------------------------------------------------------------------------------ integer matmul

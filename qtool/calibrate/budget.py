@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from qtool.calibrate.blocked import Run
 from qtool.calibrate.samples import Samples
-from qtool.calibrate.segments import SegmentedModel
 from qtool.errors import ConfigError
 from qtool.runtime.lean import lean_memory, release
 
@@ -169,7 +169,7 @@ def limited(limit: int | None) -> Iterator[Budget | None]:
         yield Budget(limit)
 
 
-def measure(model: SegmentedModel, samples: Samples) -> Cost:
+def measure(model: Run, samples: Samples) -> Cost:
     """Run one sample and see what it takes."""
     rows, feeds = next(samples.counted_batches(None))
     fed = observed = sum(array.nbytes for array in feeds.values())
@@ -185,7 +185,7 @@ def measure(model: SegmentedModel, samples: Samples) -> Cost:
     return Cost(most / rows, observed / rows, growth / rows, fed / rows)
 
 
-def observed_bytes(model: SegmentedModel, samples: Samples) -> float:
+def observed_bytes(model: Run, samples: Samples) -> float:
     """Bytes of all observed arrays of one sample, by running it."""
     rows, feeds = next(samples.counted_batches(None))
     observed = sum(array.nbytes for array in feeds.values())

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from qtool.calibrate.segments import SegmentedModel
+from qtool.calibrate.blocked import Run
 
 Array: TypeAlias = npt.NDArray[Any]
 Feeds: TypeAlias = Mapping[str, Array]
@@ -31,7 +31,7 @@ def single(feeds: Feeds, row: int) -> dict[str, Array]:
     return {name: array[row : row + 1] for name, array in feeds.items()}
 
 
-def find_shared(model: SegmentedModel, rows: int, feeds: Feeds) -> frozenset[str] | str:
+def find_shared(model: Run, rows: int, feeds: Feeds) -> frozenset[str] | str:
     """Check a batch of two samples or more against its first and last one.
 
     Returns:

@@ -81,6 +81,7 @@ class SegmentedModel:
         num_threads: Threads of one operator.
         strict: False leaves out wanted tensors of other types instead of refusing them.
         observed: Types that a wanted tensor may have; by default those that have a range.
+        optimize: False for a graph that was optimised before it was cut.
 
     Attributes:
         fed: Wanted inputs of the model.
@@ -101,8 +102,10 @@ class SegmentedModel:
         num_threads: int | None = 1,
         strict: bool = True,
         observed: Collection[str] = _OBSERVED,
+        optimize: bool = True,
     ) -> None:
         self._source = source
+        self._optimize = optimize
         self._types = observed
         graph = source.proto.graph
         self._initializers = {t.name: t for t in graph.initializer}
@@ -287,7 +290,11 @@ class SegmentedModel:
         for name in outputs:
             graph.output.add().name = name  # a name is all that onnxruntime needs: it infers type and shape itself
         session = create_session(
-            _serialized(proto), num_threads=self._num_threads, base_dir=self._source.base_dir, shared_memory=True
+            _serialized(proto),
+            optimize=self._optimize,
+            num_threads=self._num_threads,
+            base_dir=self._source.base_dir,
+            shared_memory=True,
         )
         infos = {info.name: info for info in session.outputs}
         crossing = [n for n in outputs if last_use.get(n, -1) >= stop]

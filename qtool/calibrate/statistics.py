@@ -9,16 +9,17 @@ positive float32, for the same reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import frexp, inf, ldexp
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from qtool import kernels
 from qtool.calibrate.wanted import Wanted
+from qtool.runtime.blocked import out_of_blocks
 
 HISTOGRAM_BITS = 12  # B: 2^12 bins on each side of zero
 MIN_EXPONENT = -64  # values below 2^-64 share the bins next to zero; an all-zero tensor needs some exponent
@@ -123,7 +124,13 @@ class TensorStatistics:
         return self.sample_max_sum / (self.sample_ranges << FIXED_POINT_BITS) if self.sample_ranges else -inf
 
     def update(
-        self, array: npt.NDArray[Any], *, rows: int = 1, shared: bool = False, num_threads: int | None = None
+        self,
+        array: npt.NDArray[Any],
+        *,
+        rows: int = 1,
+        shared: bool = False,
+        num_threads: int | None = None,
+        blocked: int | None = None,
     ) -> None:
         """Add the values of an array in place.
 
@@ -132,6 +139,8 @@ class TensorStatistics:
             rows: Samples in it: equal parts along axis 0.
             shared: The array has no sample axis and is the same for each of the samples: it is counted ``rows`` times.
             num_threads: Threads of the kernels; the result does not depend on it.
+            blocked: The array holds this many channels in blocks: its shape is ``(N, ceil(channels / b), .., b)``,
+                which stands for ``(N, channels, ..)``.
 
         Raises:
             ValueError: If axis 0 does not divide into ``rows`` samples, or the number of channels changed.
@@ -142,10 +151,12 @@ class TensorStatistics:
         repeats = rows if shared else 1
         if parts > 1 and (array.ndim == 0 or array.shape[0] % parts):
             raise ValueError(f"An array of shape {list(array.shape)} does not divide into {parts} samples.")
-        if repeats == 1 and num_threads == 1 and _in_one_pass(array, parts):
-            for sample in array.reshape(parts, -1, *array.shape[1:]) if parts > 1 else (array,):
-                self._observe(sample)
+        todo = self._observation(array, rows, shared, blocked) if num_threads == 1 else None
+        if todo is not None:
+            self._take(todo, kernels.observe_all([todo], HISTOGRAM_BITS)[0])
             return
+        if blocked is not None:
+            array = out_of_blocks(array, blocked)
         seen = _counts(array, parts, num_threads)
         self._add(seen, repeats)
         if self.channel_axis is not None:
@@ -174,17 +185,45 @@ class TensorStatistics:
         self.sample_min_sum += seen.sample_min_sum * repeats
         self.sample_max_sum += seen.sample_max_sum * repeats
 
-    def _observe(self, sample: npt.NDArray[Any]) -> None:
-        """Add the values of one sample, read from memory once."""
-        axis, exponent = self.channel_axis, MIN_EXPONENT if self.exponent is None else self.exponent
-        seen, exponent, channels = kernels.observe(sample, axis, exponent, HISTOGRAM_BITS, self.histogram)
-        self._add(_of_one_sample(seen))
+    def _observation(
+        self, array: npt.NDArray[Any], rows: int, shared: bool, blocked: int | None
+    ) -> kernels.Observation | None:
+        """How an array is counted while it is read from memory once; None if it has to be counted in another way."""
+        if (shared and rows > 1) or not kernels.observable(array):
+            return None
+        if rows > 1 and (array.ndim == 0 or array.shape[0] % rows or array.size // rows < _LONG_SAMPLE):
+            return None
+        axis = self.channel_axis
+        if blocked is not None and (len(array) != rows or axis not in (None, 1, 2 - array.ndim)):
+            return None
+        exponent = MIN_EXPONENT if self.exponent is None else self.exponent
+        return kernels.Observation(array, axis, exponent, self.histogram, rows, blocked)
+
+    def _take(self, todo: kernels.Observation, seen: kernels.Observed) -> None:
+        """Add what was observed."""
+        self.count += seen.size
+        self.nan += seen.nan
+        self.pos_inf += seen.pos_inf
+        self.neg_inf += seen.neg_inf
+        self.zeros += seen.zeros
+        for least, greatest in seen.ranges:
+            if least <= greatest:
+                self.minimum = min(self.minimum, least)
+                self.maximum = max(self.maximum, greatest)
+                self.sample_ranges += 1
+                self.sample_min_sum += _fixed_point(least)
+                self.sample_max_sum += _fixed_point(greatest)
         if self.exponent is not None:
-            self.exponent = exponent
-        if axis is not None:
-            if channels is None:
-                channels = _channel_absmax(sample, axis, finite=False, threads=1)
-            self.channel_absmax = _larger(self.channel_absmax, channels)
+            self.exponent = seen.exponent
+        if self.channel_axis is None:
+            return
+        channels = seen.absmax
+        if channels is None:
+            array, axis = todo.x, self.channel_axis
+            if todo.blocked is not None:
+                array, axis = out_of_blocks(array, todo.blocked), 1
+            channels = _channel_absmax(array, axis, finite=False, threads=1)
+        self.channel_absmax = _larger(self.channel_absmax, channels)
 
     def without_channels(self) -> TensorStatistics:
         """The same with nothing about channels and readers, so that tensors of different layouts can be merged."""
@@ -241,6 +280,35 @@ class TensorStatistics:
                 "channel_energy": None if self.channel_energy is None else self.channel_energy.tolist(),
             }
         return row
+
+
+class Arrival(NamedTuple):
+    """An array on its way to its statistics; see :meth:`TensorStatistics.update`."""
+
+    to: TensorStatistics
+    array: npt.NDArray[Any]
+    rows: int = 1
+    shared: bool = False
+    blocked: int | None = None
+
+
+def update_all(arrivals: Iterable[Arrival]) -> None:
+    """Add arrays to statistics, each to another, on one thread: that of other calls is not held up in between.
+
+    Raises:
+        ValueError: See :meth:`TensorStatistics.update`.
+    """
+    owners, todo = [], []
+    for one in arrivals:
+        to, array, rows, shared, blocked = one
+        observation = to._observation(array, rows, shared, blocked)
+        if observation is None:
+            to.update(array, rows=rows, shared=shared, num_threads=1, blocked=blocked)
+        else:
+            owners.append(to)
+            todo.append(observation)
+    for to, observation, seen in zip(owners, todo, kernels.observe_all(todo, HISTOGRAM_BITS), strict=True):
+        to._take(observation, seen)
 
 
 def merge(a: TensorStatistics, b: TensorStatistics) -> TensorStatistics:
@@ -318,11 +386,6 @@ def _of_one_sample(seen: kernels.MinMax) -> TensorStatistics:
         one.sample_ranges = 1
         one.sample_min_sum, one.sample_max_sum = _fixed_point(seen.min), _fixed_point(seen.max)
     return one
-
-
-def _in_one_pass(array: npt.NDArray[Any], parts: int) -> bool:
-    """Whether samples are counted one by one, each in one pass over its memory."""
-    return kernels.observable(array) and (parts == 1 or array.size // parts >= _LONG_SAMPLE)
 
 
 def _fixed_point(value: float) -> int:

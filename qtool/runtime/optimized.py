@@ -1,4 +1,4 @@
-"""The graph that onnxruntime makes of a model: which operators it fused shows in no other way."""
+"""The graph that onnxruntime makes of a model: which operators it fused, and how it lays arrays out."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qtool.runtime.custom_ops import add_custom_ops
 from qtool.runtime.ort import _FATAL_ONLY, _source, refusal
@@ -53,29 +53,56 @@ def optimized_nodes(
     Raises:
         ModelError: If onnxruntime does not load the model.
     """
+    import onnxruntime as ort
+
+    with tempfile.TemporaryDirectory(prefix="qtool-") as folder:
+        proto = _written(model, Path(folder), ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED, base_dir)
+        return _nodes(proto.graph, body=False)
+
+
+def write_optimized(
+    model: onnx.ModelProto | bytes, folder: Path, *, base_dir: str | Path | None = None
+) -> onnx.ModelProto:
+    """A model as onnxruntime runs it on this processor and no other, layouts included.
+
+    Args:
+        model: Serialized bytes, or a proto; it is not changed.
+        folder: Gets two files, of which one holds the larger weights of the proto that is returned.
+        base_dir: Folder that external data of ``model`` is relative to.
+
+    Raises:
+        ModelError: If onnxruntime does not load the model.
+    """
+    import onnxruntime as ort
+
+    return _written(model, folder, ort.GraphOptimizationLevel.ORT_ENABLE_ALL, base_dir)
+
+
+def _written(
+    model: str | Path | bytes | onnx.ModelProto, folder: Path, level: Any, base_dir: str | Path | None
+) -> onnx.ModelProto:
     import onnx
     import onnxruntime as ort
 
     subject = f"Model '{model}'" if isinstance(model, (str, Path)) else "Model"
     source = _source(model, subject, base_dir)
-    with tempfile.TemporaryDirectory(prefix="qtool-") as folder:
-        path = Path(folder) / "optimized.onnx"
-        options = ort.SessionOptions()
-        options.log_severity_level = _FATAL_ONLY
-        add_custom_ops(options)
-        options.inter_op_num_threads = options.intra_op_num_threads = 1
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        options.optimized_model_filepath = str(path)
-        # weights beside the graph: it can be read without them, and a model beyond 2 GB can be written
-        options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
-        options.add_session_config_entry("session.disable_prepacking", "1")
-        if base_dir is not None:
-            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(base_dir))
-        try:
-            ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ORT's exceptions share no base class but this
-            raise refusal(subject, error) from error
-        return _nodes(onnx.load(str(path), load_external_data=False).graph, body=False)
+    path = folder / "optimized.onnx"
+    options = ort.SessionOptions()
+    options.log_severity_level = _FATAL_ONLY
+    add_custom_ops(options)
+    options.inter_op_num_threads = options.intra_op_num_threads = 1
+    options.graph_optimization_level = level
+    options.optimized_model_filepath = str(path)
+    # weights beside the graph: it can be read without them, and a model beyond 2 GB can be written
+    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    if base_dir is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(base_dir))
+    try:
+        ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # ORT's exceptions share no base class but this
+        raise refusal(subject, error) from error
+    return onnx.load(str(path), load_external_data=False)
 
 
 def optimized_ops(model: str | Path | bytes | onnx.ModelProto, *, base_dir: str | Path | None = None) -> Counter[str]:
