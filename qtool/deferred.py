@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import Any, ForwardRef
 
 # Package -> what waits of all that it imports; it imports the last of them last.
 _WAITING = {
@@ -63,3 +64,11 @@ def defer_imports() -> None:
     for package in _WAITING:
         if package not in sys.modules:
             sys.meta_path.insert(0, _Finder(package))
+
+
+def later(module: str, name: str) -> Any:
+    """A type for annotations, from a module that is imported when somebody asks ``typing.get_type_hints`` for it.
+
+    Type checkers get a plain import instead, below ``if TYPE_CHECKING:``; this is for its ``else:``.
+    """
+    return ForwardRef(f"__import__({module!r}, fromlist=['']).{name}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from functools import cache
 from pathlib import Path
 
@@ -117,6 +117,36 @@ def test_every_module_has_a_layer():
 @pytest.mark.parametrize("path", FILES, ids=module_name)
 def test_imports_point_down(path: Path):
     assert violations(path.read_text(), module_name(path), is_package=path.name == "__init__.py") == []
+
+
+def circles(graph: Mapping[str, Set[str]]) -> list[set[str]]:
+    """Modules that import each other, perhaps by way of others; each in the largest such set."""
+    reached = {module: frozenset(below) for module, below in graph.items()}
+    changed = True
+    while changed:
+        further = {m: below.union(*(reached.get(b, frozenset()) for b in below)) for m, below in reached.items()}
+        changed, reached = further != reached, further
+    found = {frozenset(b for b in below if m in reached.get(b, ())) for m, below in reached.items() if m in below}
+    return sorted(map(set, found), key=sorted)
+
+
+def test_no_module_imports_one_that_imports_it():
+    """Nor for its annotations alone. What a package's ``__init__`` defines is there for the files of the package."""
+    graph = {}
+    for path in FILES:
+        module, is_package = module_name(path), path.name == "__init__.py"
+        found = imports(path.read_text(), module, is_package=is_package)
+        graph[module] = {
+            name for name in found if name.startswith("qtool.") and not f"{module}.".startswith(f"{name}.")
+        }
+    assert len(graph) > 300
+    assert circles(graph) == []
+
+
+def test_circles_are_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == [{"b", "c"}]
+    assert circles({"a": {"b"}, "b": {"a"}, "c": {"d"}, "d": {"e"}, "e": {"c"}}) == [{"a", "b"}, {"c", "d", "e"}]
+    assert circles({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from qtool.api.limits import budget, check_limit, keeps_limit
 from qtool.api.models import inputs_of
 from qtool.api.settings import ModelLike, Progress, prepared_for, refuse_obstacle, resolve_config, selection_for
 from qtool.config import QuantConfig
+from qtool.deferred import later
 from qtool.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from qtool.calibrate.kept import Kept
     from qtool.calibrate.samples import Data
     from qtool.calibrate.statistics import Statistics
+else:
+    Data = later("qtool.calibrate.samples", "Data")
+    Statistics = later("qtool.calibrate.statistics", "Statistics")
 
 
 @checked_arguments

@@ -8,12 +8,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qtool.deferred import later
 from qtool.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from qtool.calibrate.difference import StatsDifference
     from qtool.calibrate.methods.comparison import MethodRow
     from qtool.calibrate.saved import SavedStatistics
+else:
+    SavedStatistics = later("qtool.calibrate.saved", "SavedStatistics")
+    StatsDifference = later("qtool.calibrate.difference", "StatsDifference")
+    MethodRow = later("qtool.calibrate.methods.comparison", "MethodRow")
 
 ALL = "all"
 

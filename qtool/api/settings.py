@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from qtool.config import QuantConfig
+from qtool.deferred import later
 from qtool.dtypes import qdtype
 from qtool.errors import ConfigError, ModelError
 
@@ -18,7 +19,10 @@ if TYPE_CHECKING:
     from qtool.plan import Plan, Selection
     from qtool.prepare.prepare import Prepared
 
-ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
+    ModelLike: TypeAlias = str | os.PathLike[str] | onnx.ModelProto | ir.Model
+else:
+    ModelLike = str | os.PathLike[str] | later("onnx", "ModelProto") | later("onnx_ir", "Model")
+
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 

@@ -201,16 +201,15 @@ class TensorStatistics:
 
     def _take(self, todo: kernels.Observation, seen: kernels.Observed) -> None:
         """Add what was observed."""
-        values = seen.values
-        self.count += values.count
-        self.nan += values.nan
-        self.pos_inf += values.pos_inf
-        self.neg_inf += values.neg_inf
-        self.zeros += values.zeros
-        self.minimum = min(self.minimum, values.min)
-        self.maximum = max(self.maximum, values.max)
+        self.count += seen.size
+        self.nan += seen.nan
+        self.pos_inf += seen.pos_inf
+        self.neg_inf += seen.neg_inf
+        self.zeros += seen.zeros
         for least, greatest in seen.ranges:
             if least <= greatest:
+                self.minimum = min(self.minimum, least)
+                self.maximum = max(self.maximum, greatest)
                 self.sample_ranges += 1
                 self.sample_min_sum += _fixed_point(least)
                 self.sample_max_sum += _fixed_point(greatest)

@@ -14,6 +14,8 @@ from qtool import _core
 from qtool.errors import KernelError
 from qtool.kernels.elementwise import MinMax
 
+_FLOAT32 = np.dtype(np.float32)
+_IN_ONE_PIECE = 0x101  # NPY_ARRAY_C_CONTIGUOUS and NPY_ARRAY_ALIGNED
 _LEAST_EXPONENT = -126  # of a histogram that is widened: below, numbers are subnormal
 
 
@@ -43,22 +45,36 @@ class Observed(NamedTuple):
     """What one pass tells.
 
     Attributes:
-        values: Counts and range, as ``min_max`` has them.
+        size: Elements.
+        nan: NaNs among them.
+        pos_inf: Positive infinities.
+        neg_inf: Negative infinities.
+        zeros: Exact zeros of either sign.
         ranges: (least, greatest) finite value of each part, (inf, -inf) if it has none.
         exponent: Of the histogram, after it was widened.
         absmax: float32, shape (x.shape[axis],), as ``absmax`` has it; None if it was not asked for, or if NaN or Inf is
             among the values.
     """
 
-    values: MinMax
+    size: int
+    nan: int
+    pos_inf: int
+    neg_inf: int
+    zeros: int
     ranges: list[tuple[float, float]]
     exponent: int
     absmax: NDArray[np.float32] | None
 
+    @property
+    def values(self) -> MinMax:
+        """Counts and range of all parts, as ``min_max`` has them."""
+        least, greatest = min(low for low, _ in self.ranges), max(high for _, high in self.ranges)
+        return MinMax(self.size, self.nan, self.pos_inf, self.neg_inf, self.zeros, least, greatest)
+
 
 def observable(x: npt.NDArray[Any]) -> bool:
     """Whether :func:`observe` takes an array: float32 in one piece."""
-    return x.dtype == np.float32 and x.flags.c_contiguous and x.flags.aligned
+    return x.dtype == _FLOAT32 and x.flags.num & _IN_ONE_PIECE == _IN_ONE_PIECE
 
 
 def observe(
@@ -94,18 +110,11 @@ def observe_all(observations: Sequence[Observation], bits: int) -> list[Observed
     tasks = [_task(one, bits) for one in observations]
     results = []
     for task, (nan, pos_inf, neg_inf, zeros, ranges, exponent) in zip(tasks, _core.observe(tasks, bits), strict=True):
-        x, parts, n, _, group, best, *_ = task
-        low, high = ranges[0] if parts == 1 else (min(one[0] for one in ranges), max(one[1] for one in ranges))
+        x, _, n, _, group, best, _, _ = task
         size = x.size if group == 1 else x.size // (-(-n // group) * group) * n
         finite = not (nan or pos_inf or neg_inf)
-        results.append(
-            Observed(
-                MinMax(size, nan, pos_inf, neg_inf, zeros, low, high),
-                ranges,
-                exponent,
-                None if best is None or not finite else best.view(np.float32),
-            )
-        )
+        absmax = None if best is None or not finite else best.view(_FLOAT32)
+        results.append(Observed(size, nan, pos_inf, neg_inf, zeros, ranges, exponent, absmax))
     return results
 
 

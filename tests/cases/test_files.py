@@ -363,6 +363,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("place", ["collect.collect", "publish._compare", "publish._check"])
 def test_a_signal_in_the_middle_leaves_nothing(work, place, signum):
