@@ -1,6 +1,6 @@
 """The arguments of a command without typer, where there is nothing to say about them.
 
-Typer makes a validator of pydantic for each option: the import alone takes a twentieth of a second and 12 MB, a tenth
+Typer makes a validator of pydantic for each option: the import alone takes a twentieth of a second and 6 MB, a tenth
 of what a small calibration takes. Arguments that are all known, each given once and of a plain form need no more than
 to be sorted. Whatever else there is (help, a mistake, a variable of the environment, a rare type) is left to typer,
 which has the words for it; the declarations are the same ones.
