@@ -23,6 +23,7 @@ from qtool.cli._errors import describe, is_debugging
 from qtool.cli._interrupt import was_interrupted
 from qtool.cli._options import examples
 from qtool.cli._output import Output, discard_rest, open_missing_streams
+from qtool.cli._quick import parsed
 from qtool.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK
 
 # Command -> its file here, and its function there; in the order of the help.
@@ -96,6 +97,17 @@ def _main(
         raise typer.Exit
 
 
+def _run_quickly(given: list[str]) -> object:
+    """Run a command, without typer where its arguments need no words; whatever typer makes of the others."""
+    if given and given[0] in _COMMANDS:
+        file, function = _COMMANDS[given[0]]
+        command = getattr(import_module(f"qtool.cli.{file}"), function)
+        values = parsed(command, given[1:])
+        if values is not None:
+            return command(**values)
+    return _app_for(given)(args=given, prog_name="qtool", standalone_mode=False)
+
+
 def run(args: Sequence[str] | None = None) -> int:
     """Run the app; every ending becomes at most one error line and a hint on stderr.
 
@@ -118,9 +130,12 @@ def run(args: Sequence[str] | None = None) -> int:
         try:
             # not standalone: usage errors arrive here instead of in a box on the terminal
             given = spread(sys.argv[1:] if args is None else args)
-            code = _app_for(given)(args=given, prog_name="qtool", standalone_mode=False)
+            code = _run_quickly(given)
             sys.stdout.flush()
-        except SystemExit:  # what rich and typer make of a help whose reader (head, less) has seen enough
+        except typer.Exit as end:
+            code = end.exit_code
+        except (SystemExit, BrokenPipeError):
+            # what rich and typer make of a help whose reader (head, less) has seen enough
             sys.stdout, sys.stderr = streams
             discard_rest(sys.stdout)
             code = EXIT_OK

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import qtool
-import qtool.api._checkpoint  # commands import it beside qtool.api, which may be a fake by then
+import qtool.api._checkpoint  # commands import these beside qtool.api, which may be a fake by then
+import qtool.api.clock
 from tests.cli.fakes import Api
 from tests.ended import Ended, run_command
 
