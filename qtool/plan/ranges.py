@@ -12,6 +12,7 @@ from qtool.calibrate.statistics import Statistics, TensorStatistics, merge
 from qtool.config import QuantConfig
 from qtool.dtypes import QDType, qdtype
 from qtool.plan.analysis import Graph
+from qtool.plan.behind import with_readers_behind
 from qtool.plan.plan import Decision, Form
 from qtool.plan.tensor_methods import method_of
 from qtool.qparams import QParams, activation_qparams
@@ -97,6 +98,8 @@ def activation_parameters(
         measured: list[TensorStatistics] = [seen[name] for name in group if name not in fixed]
         if measured:
             merged = joined(measured)
+            if len(group) == 1:
+                merged = with_readers_behind(graph, values[group[0]], merged, seen)
             method, parameter = method_of(config, group)
             ranges.append(method.range_of(merged, dtype, symmetric=symmetric, parameter=parameter))
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
