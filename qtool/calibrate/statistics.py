@@ -285,19 +285,6 @@ class TensorStatistics:
         return row
 
 
-@dataclass(eq=False)
-class StatisticsBehind(TensorStatistics):
-    """Statistics of a tensor with the channels of another one, which is a function of each of its elements.
-
-    Attributes:
-        points: Values that the elements may have, float64, ascending, shape ``(n,)``.
-        gain: What the square of a small error becomes there, times a constant, float64, shape ``(n,)``.
-    """
-
-    points: npt.NDArray[np.float64] | None = None
-    gain: npt.NDArray[np.float64] | None = None
-
-
 def merge(a: TensorStatistics, b: TensorStatistics) -> TensorStatistics:
     """Statistics of the values of both, exactly; commutative and associative.
 

@@ -1,14 +1,14 @@
 """Scalar functions in a graph: what the nodes behind a value make of each element, whatever they are called.
 
 GELU, SiLU, HardSwish and their kin are written as five or more nodes by one exporter and as one by another. All of them
-are 0 for low values, or as good as 0, and a range need not reach there. What reads their result reads the value through
-them. Evaluating the nodes finds that out where matching patterns would miss the next spelling.
+are 0 for low values, or as good as 0, and a range need not reach there. Evaluating the nodes finds that out where
+matching patterns would miss the next spelling.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,25 +28,7 @@ _POINTS = np.concatenate([_FAR, np.arange(-64.0, 0.01, 0.125)])  # ascending, wi
 
 def unseen_below(graph: Graph, value: ir.Value) -> float:
     """The value at or below which all readers of a tensor see next to nothing, at most 0; -inf if there is none."""
-    for _, result in functions_of(graph, value, np.append(_POINTS, _REFERENCE)):
-        floor = _floor(result)
-        if floor > -math.inf:
-            return floor
-    return -math.inf
-
-
-def functions_of(graph: Graph, value: ir.Value, points: Floats) -> Iterator[tuple[ir.Value, Floats]]:
-    """Tensors that hold all that becomes of a value, and are functions of each of its elements, nearest first.
-
-    Args:
-        graph: Facts about the graph of the value.
-        value: A tensor.
-        points: What its elements may be, shape ``(n,)``.
-
-    Yields:
-        A tensor, and what it is at the points, same shape.
-    """
-    region: dict[str, Floats] = {value.name or "": points}
+    region: dict[str, Floats] = {value.name or "": np.append(_POINTS, _REFERENCE)}
     inside: set[int] = set()
     reached = [value]
     for _ in range(_MAX_NODES):
@@ -54,17 +36,20 @@ def functions_of(graph: Graph, value: ir.Value, points: Floats) -> Iterator[tupl
             (n for v in reached for n in _readers(graph, v) if id(n) not in inside and _known(graph, n, region)), None
         )
         if node is None:
-            return
+            return -math.inf
         with np.errstate(all="ignore"):
-            result = _evaluated(graph, node, region, len(points))
+            result = _evaluated(graph, node, region)
         if result is None:
-            return
+            return -math.inf
         output = node.outputs[0]
         region[output.name or ""] = result
         inside.add(id(node))
         reached.append(output)
         if all(_is_read_inside(v, inside) for v in reached[:-1]):
-            yield output, result
+            floor = _floor(result)
+            if floor > -math.inf:
+                return floor
+    return -math.inf
 
 
 def _floor(result: Floats) -> float:
@@ -91,13 +76,13 @@ def _known(graph: Graph, node: ir.Node, region: dict[str, Floats]) -> bool:
     return all(v is None or v.name in region or graph.scalar(v) is not None for v in node.inputs)
 
 
-def _evaluated(graph: Graph, node: ir.Node, region: dict[str, Floats], points: int) -> Floats | None:
+def _evaluated(graph: Graph, node: ir.Node, region: dict[str, Floats]) -> Floats | None:
     operands = [
         None if v is None else region[v.name or ""] if v.name in region else np.float64(graph.scalar(v))
         for v in node.inputs
     ]
     result = _FUNCTIONS[node.op_type](node, *operands)
-    return None if result is None else np.broadcast_to(np.asarray(result, np.float64), points)
+    return None if result is None else np.broadcast_to(np.asarray(result, np.float64), len(_POINTS) + 1)
 
 
 def _attribute(node: ir.Node, name: str, default: float) -> float:

@@ -12,9 +12,8 @@ from qtool.calibrate.statistics import Statistics, TensorStatistics, merge
 from qtool.config import QuantConfig
 from qtool.dtypes import QDType, qdtype
 from qtool.plan.analysis import Graph
-from qtool.plan.behind import with_readers_behind
 from qtool.plan.plan import Decision, Form
-from qtool.plan.tensor_methods import AUTO, method_of
+from qtool.plan.tensor_methods import method_of
 from qtool.qparams import QParams, activation_qparams
 
 
@@ -99,8 +98,6 @@ def activation_parameters(
         if measured:
             merged = joined(measured)
             method, parameter = method_of(config, group)
-            if len(group) == 1 and method.name == AUTO:  # the only one that looks at channels
-                merged = with_readers_behind(graph, values[group[0]], merged, seen)
             ranges.append(method.range_of(merged, dtype, symmetric=symmetric, parameter=parameter))
         low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
         if len(group) == 1:

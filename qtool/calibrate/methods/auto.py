@@ -4,8 +4,7 @@
 
 e_b is the mean squared error in bin b (``_search.py``). A product y = W x turns an error of channel j into
 ||W[:, j]||^2 times its square, so an error in a bin weighs w(t), the mean of these energies over the channels that
-reach t at all: a value that large can only be in them. Without channels w is 1. Where the product reads f(x), a scalar
-function such as HardSwish, w has f'(x)^2 as well, and the channels' reach is that of f(x) (``plan/behind.py``).
+reach t at all: a value that large can only be in them. Without channels w is 1.
 
 Errors of rounding are of either sign and add up like noise; those of clipping are of one sign, on the same channel, and
 in neighbouring places at once. Where a reader sums neighbours, or all positions, they add up as they are, which their
@@ -29,7 +28,7 @@ from qtool.calibrate.methods import percentile
 from qtool.calibrate.methods._bins import Bins, Floats, filled_bins
 from qtool.calibrate.methods._method import Method, observed_range, require_integer
 from qtool.calibrate.methods._search import RangeSearch
-from qtool.calibrate.statistics import StatisticsBehind, TensorStatistics
+from qtool.calibrate.statistics import TensorStatistics
 from qtool.dtypes import QDType
 
 _PERCENTILES = (99.999, 99.99)
@@ -115,15 +114,6 @@ def without_unseen(stats: TensorStatistics) -> TensorStatistics:
 
 def channel_weights(stats: TensorStatistics, bins: Bins) -> Floats:
     """Weights w of the bins, shape (bins,), relative to the mean energy of all channels."""
-    weights = _channel_energies(stats, bins)
-    if isinstance(stats, StatisticsBehind) and stats.points is not None and stats.gain is not None:
-        weights = weights * np.interp(bins.centers, stats.points, stats.gain)
-    # channels without weights carry nothing; a floor keeps a tensor of them from having no error at all
-    return np.asarray(np.maximum(weights, 1e-6))
-
-
-def _channel_energies(stats: TensorStatistics, bins: Bins) -> Floats:
-    """Of each bin, the mean energy of the channels that reach it."""
     energy, reach = stats.channel_energy, stats.channel_absmax
     if energy is None or reach is None or not energy.any():
         return np.ones(len(bins.counts))
@@ -131,7 +121,9 @@ def _channel_energies(stats: TensorStatistics, bins: Bins) -> Floats:
     first = np.cumsum(energy[order]) / np.arange(1, len(order) + 1)  # means over the channels of largest reach
     magnitude = np.minimum(np.abs(bins.low), np.abs(bins.high))
     reaching = len(order) - np.searchsorted(np.sort(reach), magnitude, side="left")
-    return np.asarray(first[np.maximum(reaching, 1) - 1] / first[-1])
+    weights = first[np.maximum(reaching, 1) - 1] / first[-1]
+    # channels without weights carry nothing; a floor keeps a tensor of them from having no error at all
+    return np.asarray(np.maximum(weights, 1e-6))
 
 
 METHOD = Method("auto", range_of, needs_histogram=True)
