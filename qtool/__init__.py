@@ -15,7 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from qtool.deferred import defer_sympy
+from qtool.deferred import defer_imports
 from qtool.version import package_version
 
 if TYPE_CHECKING:
@@ -101,4 +101,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
-defer_sympy()
+defer_imports()

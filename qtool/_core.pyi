@@ -79,15 +79,8 @@ def histogram(
     n_threads: int,
 ) -> int: ...
 def observe(
-    x: _Floats,
-    n: int,
-    inner: int,
-    group: int,
-    best: NDArray[np.int32] | None,
-    counts: NDArray[np.int64] | None,
-    exponent: int,
-    bits: int,
-) -> tuple[int, int, int, int, float, float, int]: ...
+    tasks: list[tuple[_Floats, int, int, int, int, NDArray[np.int32] | None, NDArray[np.int64] | None, int]], bits: int
+) -> list[tuple[int, int, int, int, list[tuple[float, float]], int]]: ...
 
 # ------------------------------------------------------------------------------------------------------ integer matmul
 

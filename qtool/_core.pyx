@@ -14,7 +14,7 @@ from cpython.buffer cimport (
 from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uintptr_t
 from libc.stdlib cimport free
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 
 cdef extern from "_kernels/cpu.h" nogil:
@@ -157,11 +157,19 @@ cdef extern from "_kernels/statistics.h" nogil:
         void (*min_max_32)(const float *, Py_ssize_t, int64_t *, int32_t *, int32_t *) noexcept nogil
         void (*min_max_16)(const uint16_t *, int16_t, Py_ssize_t, int64_t *, int16_t *, int16_t *) noexcept nogil
         int32_t (*bins)(const float *, Py_ssize_t, int, int32_t, int32_t *) noexcept nogil
+        int32_t (*tally)(const float *, Py_ssize_t, int, int32_t, int32_t *, int64_t *, int32_t *, int32_t *,
+                         const int32_t *, Py_ssize_t, unsigned char *) noexcept nogil
+        void (*empty)(unsigned char *, Py_ssize_t, Py_ssize_t, int64_t *) noexcept nogil
         void (*absmax_columns)(const float *, Py_ssize_t, int32_t *) noexcept nogil
         int32_t (*absmax_row)(const float *, Py_ssize_t, int32_t) noexcept nogil
         void (*abs_sum_columns)(const float *, Py_ssize_t, double *) noexcept nogil
         void (*abs_sum_row)(const float *, Py_ssize_t, double *) noexcept nogil
-    void qt_fetch_ahead(const void *, Py_ssize_t)
+    enum:
+        QT_TALLY_TILE
+        QT_TALLY_FULL
+        QT_TALLY_BITS
+        QT_TALLY_BIN
+    unsigned char *qt_lanes_of_thread()
     const qt_statistics **QT_STATISTICS
     const int QT_STATISTICS_COUNT
     const qt_statistics *qt_choose_statistics(uint32_t, qt_isa)
@@ -1036,13 +1044,55 @@ def abs_sum(
                       _smaller(width, n - c), &total[b, c])
 
 
-# The histogram counts into 32-bit counters, up to four sets of them: a run of equal values would otherwise wait for its
-# own last increment. A set begins 80 bytes beyond a multiple of 4096 after the last: at equal offsets in a page, the
-# processor takes a load from one set for a load of what was just stored to another.
+# A histogram that is being filled. The bins of a tile are found while those of the tile before are counted, into 16-bit
+# lanes (_kernels/tally.h), which are emptied into int64 counts. That a value lies outside the range, or is none, shows
+# only when the bins of its tile are there; so they are found anew before they become known.
 
-cdef enum:
-    SETS_SIZE = 262144         # bytes of all sets of one thread, a part of the second cache
-    FLUSH = 1073741824         # elements after which 32-bit counters are emptied
+cdef struct Filling:
+    const qt_statistics* kernel
+    int64_t* counts            # NULL if there are none
+    int bits
+    int exponent
+    unsigned char* lanes
+    Py_ssize_t pending         # elements counted into them
+    int32_t* bins              # of the tile before
+    Py_ssize_t known           # how many
+    int32_t* spare             # as much memory as bins has
+    int64_t outside            # finite values that no bin holds
+    MinMaxPart whole           # what min_max says of all elements so far
+
+
+cdef void _begin_filling(
+    Filling* h, const qt_statistics* kernel, int64_t* counts, int bits, int exponent, unsigned char* lanes,
+    int32_t* memory,
+) noexcept nogil:
+    """lanes is zero, and NULL for those of the thread; memory is that of two tiles."""
+    h.kernel, h.counts, h.bits, h.exponent, h.pending, h.known, h.outside = kernel, counts, bits, exponent, 0, 0, 0
+    h.lanes = qt_lanes_of_thread() if lanes == NULL else lanes
+    h.bins, h.spare = memory, memory + QT_TALLY_TILE
+    memset(h.whole.counts, 0, sizeof(h.whole.counts))
+    h.whole.least = 0x7F800000
+    h.whole.most = _ordered(0xFF800000)
+
+
+cdef inline int32_t _limit(const Filling* h) noexcept nogil:
+    """Bits of 2^exponent."""
+    return (h.exponent + 127) << 23 if h.exponent > -127 else <int32_t>1 << (h.exponent + 149)
+
+
+cdef void _count_out(Filling* h) noexcept nogil:
+    """Add the lanes to the counts and clear them, where there was something to count."""
+    cdef int32_t half = <int32_t>1 << h.bits, limit = _limit(h)
+    cdef int32_t ends[2]
+    cdef float values[2]
+    cdef int32_t least = <int32_t>_max(h.whole.least, ~limit)     # ordered bits of -2^exponent
+    cdef int32_t most = <int32_t>_min(h.whole.most, limit - 1)
+    h.pending = 0
+    if least > most:
+        return
+    values[0], values[1] = _float(<uint32_t>_ordered(<uint32_t>least)), _float(<uint32_t>_ordered(<uint32_t>most))
+    h.kernel.bins(values, 2, h.bits - h.exponent, half, ends)
+    h.kernel.empty(h.lanes, ends[0] & ~7, _smaller(_round_up(ends[1] + 1, 8), 2 * half), h.counts)
 
 
 cdef Py_ssize_t _inside(
@@ -1064,54 +1114,88 @@ cdef Py_ssize_t _inside(
     return m
 
 
-cdef void _flush(int32_t* sets, int n_sets, Py_ssize_t stride, Py_ssize_t n_bins, int64_t* counts) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef int s
-    for s in range(n_sets):
-        for i in range(n_bins):
-            counts[i] += sets[s * stride + i]
-    memset(sets, 0, <size_t>(n_sets * stride * 4))
+cdef void _widen_counts(int64_t* h, Py_ssize_t size) noexcept nogil:
+    """Add neighbouring bins in pairs, in place: the same counts in bins of twice the width."""
+    cdef Py_ssize_t quarter = size // 4, i
+    for i in range(quarter):
+        h[2 * quarter - 1 - i] = h[2 * quarter - 1 - 2 * i] + h[2 * quarter - 2 - 2 * i]
+        h[2 * quarter + i] = h[2 * quarter + 2 * i] + h[2 * quarter + 2 * i + 1]
+    memset(h, 0, <size_t>(quarter * 8))
+    memset(h + 3 * quarter, 0, <size_t>(quarter * 8))
+
+
+cdef inline int32_t _magnitude(int32_t least, int32_t most) noexcept nogil:
+    """Bits of the largest |x| of a range of ordered bits; 0 for an empty one."""
+    cdef int32_t below = least ^ <int32_t>0x7FFFFFFF if least < 0 else 0
+    below &= 0x7FFFFFFF
+    return <int32_t>_max(below, most if 0 < most < 0x7F800000 else 0)
+
+
+cdef int32_t _fill(Filling* h, const float* x, Py_ssize_t n, bint widen) noexcept nogil:
+    """Count the tile before and take the next, of n <= QT_TALLY_TILE elements; the last tile is followed by an empty one.
+
+    Returns the bits of its largest finite |x|. `widen`: neighbouring bins are joined until there is room for that.
+    """
+    cdef float kept[QT_TALLY_TILE]
+    cdef int32_t half = <int32_t>1 << h.bits, largest, magnitude
+    cdef int32_t* bins = h.spare
+    cdef MinMaxPart* whole = &h.whole
+    cdef MinMaxPart part
+    cdef int needed, steps
+    if h.pending + QT_TALLY_TILE > QT_TALLY_FULL:
+        _count_out(h)
+    part.least = 0x7F800000
+    part.most = _ordered(0xFF800000)
+    largest = h.kernel.tally(x, n, h.bits - h.exponent, half, bins, whole.counts, &part.least, &part.most, h.bins,
+                             h.known, h.lanes)
+    h.pending += _round_up(h.known, 16)
+    h.spare = h.bins
+    h.bins = bins
+    h.known = n
+    magnitude = _magnitude(part.least, part.most)
+    needed = (magnitude >> 23) - 126
+    if widen and needed > h.exponent:
+        _count_out(h)
+        steps = <int>_min(needed - h.exponent, h.bits + 1)     # then all counts are beside zero, and stay there
+        while steps > 0:
+            _widen_counts(h.counts, 2 * <Py_ssize_t>half)
+            steps -= 1
+        h.exponent = needed
+        if largest < 0x7F800000:
+            h.kernel.bins(x, n, h.bits - h.exponent, half, bins)
+    if largest >= _limit(h):
+        h.known = _inside(x, n, _limit(h), kept, &h.outside)
+        h.kernel.bins(kept, h.known, h.bits - h.exponent, half, bins)
+    whole.least = <int32_t>_min(whole.least, part.least)
+    whole.most = <int32_t>_max(whole.most, part.most)
+    return magnitude
 
 
 cdef int64_t _histogram_task(
-    const qt_statistics* kernel, const void* x, int source, int k, int32_t limit, int32_t half, Py_ssize_t start,
-    Py_ssize_t stop, int32_t* sets, int n_sets, Py_ssize_t stride, int64_t* counts,
+    const qt_statistics* kernel, const void* x, int source, int exponent, int bits, Py_ssize_t start, Py_ssize_t stop,
+    unsigned char* lanes, int64_t* counts,
 ) noexcept nogil:
     cdef float tile[TILE]
-    cdef float kept[TILE]
-    cdef int32_t bins[TILE]
-    cdef const float* v
-    cdef int32_t* a = sets
-    cdef int32_t* b = sets + (1 % n_sets) * stride
-    cdef int32_t* c = sets + (2 % n_sets) * stride
-    cdef int32_t* d = sets + (3 % n_sets) * stride
-    cdef Py_ssize_t n, i, pending = 0, width = 4 if source == FLOAT32 else 2
-    cdef int64_t outside = 0
-    memset(sets, 0, <size_t>(n_sets * stride * 4))
+    cdef int32_t bins[2 * QT_TALLY_TILE]
+    cdef Filling h
+    cdef Py_ssize_t n
+    _begin_filling(&h, kernel, counts, bits, exponent, lanes, bins)
     while start < stop:
-        n = _smaller(stop - start, TILE)
-        v = _widened(kernel, x, source, start, n, tile)
+        n = _smaller(stop - start, QT_TALLY_TILE)
+        _fill(&h, _widened(kernel, x, source, start, n, tile), n, False)
         start += n
-        qt_fetch_ahead(<const uint8_t*>x + start * width, _smaller(stop - start, TILE) * width)
-        if kernel.bins(v, n, k, half, bins) >= limit:
-            n = _inside(v, n, limit, kept, &outside)
-            kernel.bins(kept, n, k, half, bins)
-        if n > 0 and memcmp(bins, bins + 1, <size_t>(n - 1) * 4) == 0:     # all in one bin, as in a tensor of zeros
-            a[bins[0]] += <int32_t>n
-        else:
-            for i in range(0, n - 3, 4):
-                a[bins[i]] += 1
-                b[bins[i + 1]] += 1
-                c[bins[i + 2]] += 1
-                d[bins[i + 3]] += 1
-            for i in range(n & ~<Py_ssize_t>3, n):
-                a[bins[i]] += 1
-        pending += n
-        if pending >= FLUSH:
-            _flush(sets, n_sets, stride, 2 * <Py_ssize_t>half, counts)
-            pending = 0
-    _flush(sets, n_sets, stride, 2 * <Py_ssize_t>half, counts)
-    return outside
+    _fill(&h, tile, 0, False)
+    _count_out(&h)
+    return h.outside
+
+
+cdef Buffer _own_lanes(Py_ssize_t parts, int bits):
+    """Cleared lanes for so many tasks; None where those of the threads are enough."""
+    cdef Buffer memory = None
+    if bits > QT_TALLY_BITS:
+        memory = Buffer(parts * QT_TALLY_BIN * (<Py_ssize_t>2 << bits))
+        memset(memory.start, 0, <size_t>(parts * QT_TALLY_BIN * (<Py_ssize_t>2 << bits)))
+    return memory
 
 
 def histogram(
@@ -1124,199 +1208,188 @@ def histogram(
     cdef const qt_statistics* kernel = _statistics
     cdef Py_ssize_t parts = counts.shape[0], p
     cdef Py_ssize_t share = (size + parts - 1) // parts
-    cdef Py_ssize_t stride = _round_up(<Py_ssize_t>2 << bits, 1024) + 20
-    cdef int n_sets = <int>_max(1, _min(4, SETS_SIZE // ((<Py_ssize_t>2 << bits) * 4)))
-    cdef int32_t limit = (exponent + 127) << 23 if exponent > -127 else <int32_t>1 << (exponent + 149)
     cdef int64_t outside = 0
-    cdef Buffer memory
     if size == 0:
         return 0
-    n_sets = 2 if n_sets == 3 else n_sets
-    memory = Buffer(parts * n_sets * stride * 4)
-    cdef int32_t* sets = <int32_t*>memory.start
+    cdef Buffer memory = _own_lanes(parts, bits)
+    cdef unsigned char* lanes = <unsigned char*>memory.start if memory is not None else NULL
     for p in prange(parts, nogil=True, schedule="static", num_threads=n_threads):
-        outside += _histogram_task(kernel, &x[0], source, bits - exponent, limit, <int32_t>1 << bits,
-                                   _smaller(p * share, size), _smaller((p + 1) * share, size),
-                                   sets + p * n_sets * stride, n_sets, stride, &counts[p, 0])
+        outside += _histogram_task(kernel, &x[0], source, exponent, bits, _smaller(p * share, size),
+                                   _smaller((p + 1) * share, size),
+                                   lanes + p * QT_TALLY_BIN * (<Py_ssize_t>2 << bits) if lanes != NULL else NULL,
+                                   &counts[p, 0])
     return outside
 
 
-# All of it at once, for whoever counts many arrays: a block is read from memory once and counted while the first cache
-# holds it. Blocks are whole rows of a channel, or whole channels of one element each, so that the largest magnitude of
-# a block is that of its channel. A block that leaves the histogram's range widens it: neighbouring bins are added in
-# pairs until the block fits, which gives the counts that a histogram of the final range would have had from the start.
+# All of it at once, for whoever counts many arrays: a block is read from memory once. Blocks are whole rows of a
+# channel, or whole channels of one element each, so that the largest magnitude of a block is that of its channel. A
+# block that leaves the histogram's range widens it: neighbouring bins are added in pairs until the block fits, which
+# gives the counts that a histogram of the final range would have had from the start.
 
 cdef enum:
-    OBSERVED = 4096            # elements of a block, 16 KiB
-
-
-cdef struct Counters:
-    # A histogram that is being filled: int64 counts, and the 32-bit sets before them.
-    int64_t* counts            # NULL if there is none
-    int bits
-    int exponent
-    int32_t* sets
-    int n_sets
-    Py_ssize_t stride
-    Py_ssize_t pending
-
-
-cdef void _widen_counts(int64_t* h, Py_ssize_t size) noexcept nogil:
-    """Add neighbouring bins in pairs, in place: the same counts in bins of twice the width."""
-    cdef Py_ssize_t quarter = size // 4, i
-    for i in range(quarter):
-        h[2 * quarter - 1 - i] = h[2 * quarter - 1 - 2 * i] + h[2 * quarter - 2 - 2 * i]
-        h[2 * quarter + i] = h[2 * quarter + 2 * i] + h[2 * quarter + 2 * i + 1]
-    memset(h, 0, <size_t>(quarter * 8))
-    memset(h + 3 * quarter, 0, <size_t>(quarter * 8))
-
-
-cdef int32_t _magnitude(int32_t least, int32_t most) noexcept nogil:
-    """Bits of the largest |x| of a range of ordered bits; 0 for an empty one."""
-    cdef int32_t below = least ^ <int32_t>0x7FFFFFFF if least < 0 else 0
-    below &= 0x7FFFFFFF
-    return <int32_t>_max(below, most if 0 < most < 0x7F800000 else 0)
-
-
-cdef void _count_block(
-    const qt_statistics* kernel, const float* x, Py_ssize_t n, int32_t magnitude, Py_ssize_t ahead, Counters* h
-) noexcept nogil:
-    """Count n <= OBSERVED elements, the largest finite |x| having the bits `magnitude`; fetch `ahead` elements more."""
-    cdef float kept[TILE]
-    cdef int32_t bins[TILE]
-    cdef int32_t* a
-    cdef int32_t* b
-    cdef int32_t* c
-    cdef int32_t* d
-    cdef int needed = (magnitude >> 23) - 126, steps
-    cdef int32_t limit, half = <int32_t>1 << h.bits
-    cdef Py_ssize_t start = 0, m, i
-    cdef int64_t outside = 0
-    if needed > h.exponent or h.pending >= FLUSH:
-        _flush(h.sets, h.n_sets, h.stride, 2 * <Py_ssize_t>half, h.counts)
-        h.pending = 0
-        steps = <int>_min(needed - h.exponent, h.bits + 1)     # then all counts are beside zero, and stay there
-        while steps > 0:
-            _widen_counts(h.counts, 2 * <Py_ssize_t>half)
-            steps -= 1
-        h.exponent = <int>_max(h.exponent, needed)
-    limit = (h.exponent + 127) << 23 if h.exponent > -127 else <int32_t>1 << (h.exponent + 149)
-    a = h.sets
-    b = h.sets + (1 % h.n_sets) * h.stride
-    c = h.sets + (2 % h.n_sets) * h.stride
-    d = h.sets + (3 % h.n_sets) * h.stride
-    h.pending += n
-    while start < n:
-        m = _smaller(n - start, TILE)
-        qt_fetch_ahead(<const uint8_t*>(x + n + start), _smaller(ahead - start, m) * 4)
-        if kernel.bins(x + start, m, h.bits - h.exponent, half, bins) >= limit:
-            i = _inside(x + start, m, limit, kept, &outside)   # without NaN and Inf; all others are inside
-            kernel.bins(kept, i, h.bits - h.exponent, half, bins)
-            start += m
-            m = i
-        else:
-            start += m
-        if m > 0 and memcmp(bins, bins + 1, <size_t>(m - 1) * 4) == 0:
-            a[bins[0]] += <int32_t>m
-            continue
-        for i in range(0, m - 3, 4):
-            a[bins[i]] += 1
-            b[bins[i + 1]] += 1
-            c[bins[i + 2]] += 1
-            d[bins[i + 3]] += 1
-        for i in range(m & ~<Py_ssize_t>3, m):
-            a[bins[i]] += 1
+    OBSERVED = 16384           # elements of a block that is not counted, 64 KiB
+    ABREAST = 1024             # elements whose maxima are kept side by side where channels are few
 
 
 cdef void _observe(
-    const qt_statistics* kernel, const float* x, Py_ssize_t size, Py_ssize_t n, Py_ssize_t inner, int32_t* best,
-    MinMaxPart* whole, Counters* h,
+    Filling* h, const float* x, Py_ssize_t size, Py_ssize_t n, Py_ssize_t inner, int32_t* best
 ) noexcept nogil:
     """See observe(); best is NULL if channels do not matter, and then n and inner do not."""
-    cdef Py_ssize_t at = 0, m, row, channel, width, rest
-    cdef MinMaxPart part
+    cdef const qt_statistics* kernel = h.kernel
+    cdef Py_ssize_t longest = OBSERVED if h.counts == NULL else QT_TALLY_TILE
+    cdef Py_ssize_t at = 0, m, row, stop, width, channel = 0, within = 0      # of the element at `at`
     cdef int32_t magnitude
+    cdef MinMaxPart part
+    cdef int32_t abreast[ABREAST]      # of whole rows; those of a channel are joined in the end
+    cdef Py_ssize_t rows = 0
+    if best != NULL and inner == 1 and 2 * n <= ABREAST:
+        rows = _smaller(ABREAST, size) // n * n
+    memset(abreast, 0, <size_t>(rows * 4))
     while at < size:
-        m = OBSERVED
+        m = _smaller(longest, size - at)
         if best != NULL and inner == 1:
-            m = n - at % n if n >= OBSERVED else OBSERVED // n * n     # rows of one element of each channel
+            m = _smaller(m, n - channel if n >= longest else longest // n * n)
         elif best != NULL:
-            rest = inner - at % inner
-            m = rest if rest < inner or inner >= OBSERVED else OBSERVED // inner * inner
-        m = _smaller(_smaller(m, OBSERVED), size - at)
-        part.least = 0x7F800000
-        part.most = _ordered(0xFF800000)
-        kernel.min_max_32(x + at, m, whole.counts, &part.least, &part.most)
-        magnitude = _magnitude(part.least, part.most)
-        if best != NULL and inner > 1:
-            row = at
-            while row < at + m:
-                channel = row // inner % n
-                width = _smaller(inner - row % inner, at + m - row)
-                if width == m:
-                    best[channel] = <int32_t>_max(best[channel], magnitude)
-                else:
-                    best[channel] = kernel.absmax_row(x + row, width, best[channel])
-                row += width
-        elif best != NULL:
-            row = at
-            while row < at + m:
-                channel = row % n
-                width = _smaller(n - channel, at + m - row)
-                kernel.absmax_columns(x + row, width, best + channel)
-                row += width
+            m = _smaller(m, inner - within if 2 * inner > longest else longest // inner * inner)
         if h.counts != NULL:
-            _count_block(kernel, x + at, m, magnitude, size - at - m, h)
-        whole.least = <int32_t>_min(whole.least, part.least)
-        whole.most = <int32_t>_max(whole.most, part.most)
-        at += m
+            magnitude = _fill(h, x + at, m, True)
+        else:
+            part.least = 0x7F800000
+            part.most = _ordered(0xFF800000)
+            kernel.min_max_32(x + at, m, h.whole.counts, &part.least, &part.most)
+            h.whole.least = <int32_t>_min(h.whole.least, part.least)
+            h.whole.most = <int32_t>_max(h.whole.most, part.most)
+            magnitude = _magnitude(part.least, part.most)
+        stop = at + m
+        if best == NULL:
+            at = stop
+        elif rows > 0:
+            while at < stop:
+                width = _smaller(rows, stop - at)
+                kernel.absmax_columns(x + at, width, abreast)
+                at += width
+        elif inner == 1:
+            while at < stop:
+                width = _smaller(n - channel, stop - at)
+                kernel.absmax_columns(x + at, width, best + channel)
+                at += width
+                channel = channel + width if channel + width < n else 0
+        elif m <= inner:
+            best[channel] = <int32_t>_max(best[channel], magnitude)
+            at = stop
+            within += m
+            if within == inner:
+                within = 0
+                channel = channel + 1 if channel + 1 < n else 0
+        else:
+            while at < stop:
+                best[channel] = kernel.absmax_row(x + at, inner, best[channel])
+                at += inner
+                channel = channel + 1 if channel + 1 < n else 0
+    row = 0
+    while row < rows:
+        for channel in range(n):
+            best[channel] = <int32_t>_max(best[channel], abreast[row + channel])
+        row += n
 
 
-def observe(
-    const float[::1] x, Py_ssize_t n, Py_ssize_t inner, Py_ssize_t group, int32_t[::1] best, int64_t[::1] counts,
-    int exponent, int bits,
-):
-    """What min_max, absmax and histogram say of x, (.., n / group, inner, group), in one pass over the memory.
+cdef struct Job:
+    const float* x
+    Py_ssize_t part, parts     # elements of a part, and how many there are
+    Py_ssize_t n, inner, group
+    int32_t* best              # NULL if channels do not matter
+    int64_t* counts            # NULL if there are none
+    int exponent
+    int64_t[4] seen            # NaN, +Inf, -Inf, zeros
+    int32_t* ends              # least and most of each part
 
-    best, of n, is raised to the bits of the largest |x| of each index, where x is finite throughout; counts, of
-    2 * 2^bits, are added to, after they were widened until all finite x fit. Either may be None.
 
-    Returns NaN, +Inf, -Inf and zero counts, least and greatest as min_max does, and the exponent of counts.
+cdef void _observe_blocks(Filling* h, const float* x, Job* job) noexcept nogil:
+    """One part whose channels lie in blocks of `group`; what fills the last block up is left out."""
+    cdef float kept[ABREAST]
+    cdef Py_ssize_t group = job.group, channel = 0, width, row, rows, i
+    while channel < job.n:
+        width = _smaller(group, job.n - channel)
+        if width == group:
+            _observe(h, x, job.inner * group, group, 1, job.best + channel)
+        else:
+            row = 0
+            while row < job.inner:
+                rows = _smaller(job.inner - row, ABREAST // width)
+                for i in range(rows):
+                    memcpy(kept + i * width, x + (row + i) * group, <size_t>(width * 4))
+                _observe(h, kept, rows * width, width, 1, job.best + channel)
+                row += rows
+        x += job.inner * group
+        channel += group
+
+
+cdef void _observe_job(Filling* h, Job* job) noexcept nogil:
+    cdef Py_ssize_t p
+    for p in range(job.parts):
+        h.whole.least = 0x7F800000
+        h.whole.most = _ordered(0xFF800000)
+        if job.group > 1:
+            _observe_blocks(h, job.x + p * job.part, job)
+        else:
+            _observe(h, job.x + p * job.part, job.part, job.n, job.inner, job.best)
+        if h.counts != NULL:
+            _fill(h, job.x, 0, False)
+            _count_out(h)
+        job.ends[2 * p], job.ends[2 * p + 1] = h.whole.least, h.whole.most
+    memcpy(job.seen, h.whole.counts, sizeof(h.whole.counts))
+    job.exponent = h.exponent
+
+
+cdef inline double _end(int32_t ordered) noexcept nogil:
+    """A value whose ordered bits are given; a zero has no sign."""
+    return _float(<uint32_t>_ordered(<uint32_t>ordered)) + 0.0
+
+
+def observe(list tasks, int bits):
+    """What min_max, absmax and histogram say of arrays, each in one pass over its memory, all without the GIL.
+
+    A task is (x, parts, n, inner, group, best, counts, exponent). x is float32 of `parts` equal parts, each of shape
+    (.., n, inner), or, if group > 1, of shape (ceil(n / group), inner, group) with best given. best, of n, is raised to
+    the bits of the largest |x| of each index, where x is finite throughout; counts, of 2 * 2^bits, are added to, after
+    they were widened until all finite x fit. Either may be None.
+
+    Returns for each task the counts of NaN, +Inf, -Inf and zeros, (least, greatest) of each part as min_max has them,
+    and the exponent of its counts.
     """
     cdef const qt_statistics* kernel = _statistics
-    cdef Py_ssize_t size = x.shape[0], block = inner * group, at = 0
-    cdef Buffer memory
-    cdef MinMaxPart whole
-    cdef Counters h
-    memset(whole.counts, 0, sizeof(whole.counts))
-    whole.least = 0x7F800000
-    whole.most = _ordered(0xFF800000)
-    h.counts = NULL
-    h.exponent, h.bits, h.pending = exponent, bits, 0
-    if counts is not None and size > 0:
-        h.counts = &counts[0]
-        h.stride = _round_up(<Py_ssize_t>2 << bits, 1024) + 20
-        # clearing and adding up a set takes as long as counting some ten thousand elements
-        h.n_sets = <int>_max(1, _min(1 if size < 16384 else 2 if size < 65536 else 4,
-                                     SETS_SIZE // ((<Py_ssize_t>2 << bits) * 4)))
-        h.n_sets = 2 if h.n_sets == 3 else h.n_sets
-        memory = Buffer(h.n_sets * h.stride * 4)
-        h.sets = <int32_t*>memory.start
+    cdef Py_ssize_t total = len(tasks), t, size, p
+    cdef Buffer memory = Buffer(total * sizeof(Job)), extremes = Buffer(sum([task[1] for task in tasks]) * 8)
+    cdef Buffer own = _own_lanes(1, bits)
+    cdef unsigned char* lanes = <unsigned char*>own.start if own is not None else NULL
+    cdef int32_t bins[2 * QT_TALLY_TILE]
+    cdef Job* jobs = <Job*>memory.start
+    cdef Job* job
+    cdef int32_t* ends = <int32_t*>extremes.start
+    cdef Filling h
+    cdef const float[::1] x
+    cdef int32_t[::1] best
+    cdef int64_t[::1] counts
+    for t in range(total):
+        job = &jobs[t]
+        x, job.parts, job.n, job.inner, job.group, best, counts, job.exponent = tasks[t]
+        size = x.shape[0]
+        job.x = &x[0] if size > 0 else NULL
+        job.part = size // job.parts
+        job.best = &best[0] if best is not None and job.n > 0 else NULL
+        job.counts = &counts[0] if counts is not None and size > 0 else NULL
+        job.ends = ends
+        ends += 2 * job.parts
     with nogil:
-        if h.counts != NULL:
-            memset(h.sets, 0, <size_t>(h.n_sets * h.stride * 4))
-        if best is not None and group > 1:
-            while at < size:
-                _observe(kernel, &x[at], block, group, 1, &best[at // block * group % n], &whole, &h)
-                at += block
-        elif size > 0:
-            _observe(kernel, &x[0], size, n, inner, &best[0] if best is not None and n > 0 else NULL, &whole, &h)
-        if h.counts != NULL:
-            _flush(h.sets, h.n_sets, h.stride, <Py_ssize_t>2 << bits, h.counts)
-    return (
-        whole.counts[0], whole.counts[1], whole.counts[2], whole.counts[3],
-        _float(<uint32_t>_ordered(<uint32_t>whole.least)), _float(<uint32_t>_ordered(<uint32_t>whole.most)), h.exponent,
-    )
+        for t in range(total):
+            _begin_filling(&h, kernel, jobs[t].counts, bits, jobs[t].exponent, lanes, bins)
+            _observe_job(&h, &jobs[t])
+    result = []
+    for t in range(total):
+        job = &jobs[t]
+        ranges = [(_end(job.ends[2 * p]), _end(job.ends[2 * p + 1])) for p in range(job.parts)]
+        result.append((job.seen[0], job.seen[1], job.seen[2], job.seen[3], ranges, job.exponent))
+    return result
 
 
 # ------------------------------------------------------------------------------------------------------ integer matmul

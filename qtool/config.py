@@ -303,6 +303,8 @@ class QuantConfig:
     def from_toml(cls, path: str | Path) -> QuantConfig:
         """Read the ``[quantize]`` table of a TOML file (or its top level, if it has no such table).
 
+        ``custom_ops`` is no setting of the result, and left to :func:`custom_ops_of`.
+
         Raises:
             ConfigError: If the file cannot be read or parsed, or holds an unknown key or an illegal value.
         """
@@ -323,10 +325,38 @@ class QuantConfig:
             if name in settings:
                 raise ConfigError(f"Config file '{path}' gives '{name}' twice.")
             settings[name] = value
+        settings.pop("custom_ops", None)
         try:
             return cls().with_options(**settings)
         except ConfigError as error:
             raise ConfigError(f"Config file '{path}': {error.message}", hint=error.hint) from error
+
+
+def custom_ops_of(path: str | Path) -> tuple[str, ...]:
+    """Libraries of custom operators that the ``[quantize]`` table of a TOML file names; none if it says nothing.
+
+    Raises:
+        ConfigError: If the file cannot be read or parsed, or the key holds something else than paths.
+    """
+    document = toml_document(path)
+    table = document.get("quantize", document)
+    given = [table[key] for key in ("custom_ops", "custom-ops") if isinstance(table, Mapping) and key in table]
+    try:
+        return library_paths(given[0] if given else (), Path(path).parent)
+    except ConfigError as error:
+        raise ConfigError(f"Config file '{path}': {error.message}", hint=error.hint) from error
+
+
+def library_paths(given: object, folder: Path) -> tuple[str, ...]:
+    """Value of the key ``custom_ops``: a path or a list of paths, relative to the folder of the file.
+
+    Raises:
+        ConfigError: If it is something else.
+    """
+    paths = [given] if isinstance(given, str) else given
+    if not isinstance(paths, (list, tuple)) or not all(isinstance(one, str) and one for one in paths):
+        raise ConfigError(f"Option 'custom_ops' is {given!r}; expected the path of a library or a list of paths.")
+    return tuple(str(folder / one) for one in paths)
 
 
 def toml_document(path: str | Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qtool.errors import ConfigError, QtoolError, VerificationError
+from qtool.placing import place_file
 from qtool.runtime import Session, create_session
 from qtool.runtime.paths import is_utf8
 from qtool.signal import db, signal_and_noise, sqnr_db
@@ -204,6 +205,7 @@ def publish(
     base_dir: str | Path | None = None,
     engine: str = "ort",
     trial: bool = False,
+    replace: bool = True,
     reference: Session | None = None,
     check: Callable[[str], None] | None = None,
     accept: Callable[[Mapping[str, float]], None] | None = None,
@@ -222,6 +224,7 @@ def publish(
         engine: What runs the result; the float model runs in onnxruntime.
         trial: The feeds are made up: they show that the result runs, not how good it is. ``sqnr_db`` stays empty, and
             a float model that does not run on them is a note.
+        replace: Whether files that are there by then may be replaced.
         reference: The float model, loaded or as far as its outputs for ``feeds`` are known; None loads it.
         check: Called with what was done, after each step before the model is put in place; it may refuse by raising.
         accept: Called with the decibels of the outputs before the model is put in place; it may refuse by raising.
@@ -231,6 +234,7 @@ def publish(
 
     Raises:
         VerificationError: If the model does not check, load, run or keep its interface. Nothing is put in place.
+        ConfigError: If there is a file that may not be replaced, or it cannot be written.
     """
     import onnx
 
@@ -255,28 +259,27 @@ def publish(
         if output is None:
             return Published(None, nbytes, sqnr, samples, notes), onnx.load(path)
         try:
-            _put_in_place(path, data, output)
+            _put_in_place(path, data, output, replace=replace)
         except OSError as error:
             raise ConfigError(f"Output '{output}' cannot be written: {error.strerror}.") from error
     return Published(output, nbytes, sqnr, samples, notes), None
 
 
-def _put_in_place(path: Path, data: Path | None, output: Path) -> None:
-    """Rename the model and its data; whatever ends this early leaves the old pair."""
+def _put_in_place(path: Path, data: Path | None, output: Path, *, replace: bool) -> None:
+    """The model and its data; whatever ends this early leaves the old pair."""
     if data is None:
-        path.replace(output)
+        place_file(path, output, replace=replace)
         return
     target, old = data_path(output), data.with_name("old.data")
-    had_old = target.exists()
     try:
-        if had_old:
+        if replace and os.path.lexists(target):
             target.replace(old)
-        data.replace(target)
-        path.replace(output)
+        place_file(data, target, replace=replace)
+        place_file(path, output, replace=replace)
     except BaseException:
-        if old.exists():
+        if os.path.lexists(old):
             old.replace(target)
-        elif not had_old:
+        elif not data.exists() or _is_same(data, target):  # it is ours
             target.unlink(missing_ok=True)
         raise
 

@@ -23,6 +23,10 @@ if [ -z "${QTOOL_ZOO:-}" ] && [ -d "$root/../shared/zoo" ]; then
 fi
 # one process per core, each with one thread: kernels and onnxruntime would otherwise fight for the cores
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+# and threads that wait for each other let the other process work
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+# the suite starts some hundred interpreters, each of which would compile qtool again
+unset PYTHONDONTWRITEBYTECODE
 
 echo "== pytest"
 exec "$VENV/bin/python" -m pytest -n auto --dist worksteal "$@"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
+import onnxruntime
 import pytest
+
+from tests.real import RealModels, shared_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_ZOO = ROOT.parent / "shared" / "zoo"
@@ -20,10 +24,20 @@ def zoo_folder() -> Path:
 def pytest_configure() -> None:
     """Listen to Ctrl-C where the shell started the run in the background, with the signal ignored.
 
-    Children inherit that, and the tests that interrupt one would wait for a minute each and fail.
+    Children inherit that, and the tests that interrupt one would wait for a minute each and fail. Sessions of the
+    tests' own processes get the options below.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    onnxruntime.SessionOptions = PatientOptions
+
+
+class PatientOptions(onnxruntime.SessionOptions):  # type: ignore[misc]
+    """Threads that wait sleep: spinning, they would take the core of another process of the run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_session_config_entry("session.intra_op.allow_spinning", "0")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -53,6 +67,20 @@ def zoo() -> Path:
 
 
 @pytest.fixture(scope="session")
+def real(zoo: Path, tmp_path_factory: pytest.TempPathFactory) -> RealModels:
+    """Those models calibrated and quantized with the defaults, once."""
+    return RealModels(zoo, shared_folder(tmp_path_factory), tmp_path_factory.mktemp("real"))
+
+
+@pytest.fixture(scope="session")
 def examples() -> Path:
     """The models and samples that come with qtool."""
     return ROOT / "examples"
+
+
+@pytest.fixture
+def hangups() -> Iterator[None]:
+    """Let SIGHUP end things although the run may be one of ``nohup``, whose children ignore it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

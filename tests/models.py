@@ -174,8 +174,9 @@ def quantize_and_check(
         reference: What gives the expected outputs, if onnxruntime refuses ``model``.
         agreement_db: See above.
         one_code: Whether a quantized output must agree within one code; otherwise ``agreement_db`` holds for it, too.
-        options: Of ``qtool.quantize``.
+        options: Of ``qtool.quantize``; one thread unless it is told another number.
     """
+    options.setdefault("num_threads", 1)
     before = model.SerializeToString()
     result = qtool.quantize(model, samples, **options)
     assert model.SerializeToString() == before, "the caller's model was changed"

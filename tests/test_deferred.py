@@ -1,4 +1,4 @@
-"""A start of qtool loads no sympy, and whoever needs it gets it."""
+"""A start of qtool loads no sympy and not all of onnx, and whoever needs it gets it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ import sys
 import pytest
 
 LOADED = "'sympy.core' in sys.modules"
+TO_TEXT = "from google.protobuf import text_format; print(text_format.MessageToString(onnx.ModelProto(ir_version=8)))"
+
+FROM_JSON = (
+    "read = onnx.serialization.registry.get('json').deserialize_proto; "
+    "print(read(b'{\"irVersion\": 8}', onnx.ModelProto()).ir_version)"
+)
 
 
 @pytest.mark.parametrize(
@@ -24,8 +30,16 @@ LOADED = "'sympy.core' in sys.modules"
         ("import sys, sympy, onnx_ir, qtool; print(onnx_ir.SymbolicDim('n') * 2)", "2*n"),
         ("import sys; before = list(sys.meta_path); import qtool, onnx_ir; print(sys.meta_path == before)", "True"),
         ("import sys, qtool, onnx_ir; print(onnx_ir.Shape(['n', 2]) == onnx_ir.Shape(['n', 2]))", "True"),
+        ("import sys, qtool, onnx; print('argparse' in sys.modules, 'tarfile' in sys.modules)", "False False"),
+        (f"import sys, qtool, onnx; print(onnx.compose.merge_graphs.__name__, {LOADED})", "merge_graphs False"),
+        ("import qtool, onnx; print(onnx.utils.Extractor.__name__)", "Extractor"),
+        ("import qtool, onnx; from onnx.compose import add_prefix; print(add_prefix.__name__)", "add_prefix"),
+        (f"import qtool, onnx; {TO_TEXT}", "ir_version: 8"),
+        (f"import onnx, qtool; {TO_TEXT}", "ir_version: 8"),
+        (f"import qtool, onnx; {FROM_JSON}", "8"),
+        ("import google.protobuf.json_format as j, qtool, onnx; print(j.MessageToDict(onnx.ModelProto()))", "{}"),
     ],
 )
-def test_a_start_loads_no_sympy_and_users_of_it_find_it(program: str, expected: str) -> None:
+def test_a_start_does_without_and_users_find_it(program: str, expected: str) -> None:
     found = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False)
     assert (found.stdout.strip(), found.stderr) == (expected, "")

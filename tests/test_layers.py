@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ ORDER = (
 # Pure data and formulas, usable from everywhere. They may use those before them in this order, and nothing else.
 BOTTOM = (
     *("errors", "dtypes", "granularity", "weight_settings", "overrides", "targets", "config", "qparams", "signal"),
-    *("version", "deferred", "wire", "reference"),
+    *("version", "deferred", "wire", "placing", "reference"),
 )
 LEVEL = {name: len(ORDER) - i for i, name in enumerate(ORDER)} | {
     name: i - len(BOTTOM) for i, name in enumerate(BOTTOM)
@@ -86,8 +87,9 @@ def imports(source: str, module: str, *, is_package: bool, types_too: bool = Tru
     return found
 
 
-def known() -> set[str]:
-    return {module_name(path) for path in FILES} | {"qtool._core"}
+@cache
+def known() -> frozenset[str]:
+    return frozenset({module_name(path) for path in FILES} | {"qtool._core"})
 
 
 def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
@@ -115,6 +117,36 @@ def test_every_module_has_a_layer():
 @pytest.mark.parametrize("path", FILES, ids=module_name)
 def test_imports_point_down(path: Path):
     assert violations(path.read_text(), module_name(path), is_package=path.name == "__init__.py") == []
+
+
+def circles(graph: Mapping[str, Set[str]]) -> list[set[str]]:
+    """Modules that import each other, perhaps by way of others; each in the largest such set."""
+    reached = {module: frozenset(below) for module, below in graph.items()}
+    changed = True
+    while changed:
+        further = {m: below.union(*(reached.get(b, frozenset()) for b in below)) for m, below in reached.items()}
+        changed, reached = further != reached, further
+    found = {frozenset(b for b in below if m in reached.get(b, ())) for m, below in reached.items() if m in below}
+    return sorted(map(set, found), key=sorted)
+
+
+def test_no_module_imports_one_that_imports_it():
+    """Nor for its annotations alone. What a package's ``__init__`` defines is there for the files of the package."""
+    graph = {}
+    for path in FILES:
+        module, is_package = module_name(path), path.name == "__init__.py"
+        found = imports(path.read_text(), module, is_package=is_package)
+        graph[module] = {
+            name for name in found if name.startswith("qtool.") and not f"{module}.".startswith(f"{name}.")
+        }
+    assert len(graph) > 300
+    assert circles(graph) == []
+
+
+def test_circles_are_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == [{"b", "c"}]
+    assert circles({"a": {"b"}, "b": {"a"}, "c": {"d"}, "d": {"e"}, "e": {"c"}}) == [{"a", "b"}, {"c", "d", "e"}]
+    assert circles({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,18 @@ def test_nothing_heavy_is_imported(code: str):
     assert loaded & HEAVY == set()
 
 
+def test_a_command_loads_no_other():
+    loaded = modules_after("from qtool.__main__ import main; assert main(['info', '--help']) == 0")
+    assert "qtool.cli.info" in loaded
+    assert loaded & {f"qtool.cli.{name}" for name in ("quantize", "calibrate", "eval_", "stats", "bench")} == set()
+
+
+def test_a_function_of_the_api_loads_no_other():
+    loaded = modules_after("import qtool; qtool.calibrate")
+    assert "qtool.api._calibrate" in loaded
+    assert loaded & {"qtool.api._quantize", "qtool.api._evaluate", "qtool.api.results"} == set()
+
+
 def test_import_of_the_package_loads_no_terminal():
     assert modules_after("import qtool") & {"typer", "rich", "importlib.metadata"} == set()
 

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import subprocess
 import sys
 import types
+import typing
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 import pytest
 
 import qtool
+from qtool.api import QuantizeResult
+from qtool.calibrate.samples import Data
+from qtool.calibrate.saved import SavedStatistics
 from qtool.calibrate.statistics import Statistics
+from qtool.evaluate.candidates import Comparison
 
 PROMISED = {
     "QtoolError",
@@ -58,6 +66,40 @@ def test_a_public_function_says_what_it_takes_and_gives(name: str):
     if len(told.parameters) > 2:
         missing = [p for p in told.parameters if f"\n        {p}: " not in function.__doc__]
         assert not missing
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED - {"__version__"}))
+def test_types_of_a_public_name_can_be_asked_for(name: str):
+    """As documentation and validation do: also of types whose modules nobody has imported."""
+    value = getattr(qtool, name)
+    for asked in [value, *(f for f in vars(value).values() if isinstance(f, types.FunctionType))]:
+        hints = typing.get_type_hints(asked)
+        assert not {hint for hint in hints.values() if isinstance(hint, (str, typing.ForwardRef))}
+        if isinstance(asked, types.FunctionType):
+            assert hints.keys() == asked.__annotations__.keys()
+
+
+def test_types_are_those_that_type_checkers_see():
+    hints = typing.get_type_hints(qtool.quantize)
+    assert set(typing.get_args(hints["model"])) == {str, os.PathLike[str], onnx.ModelProto, ir.Model}
+    assert hints["calib"] == Data | None
+    assert hints["return"] is QuantizeResult
+    hints = typing.get_type_hints(qtool.compare_models)
+    model = typing.get_args(hints["candidates"])[0]
+    assert set(typing.get_args(model)) == {str, os.PathLike[str], onnx.ModelProto, ir.Model, bytes}
+    assert hints["return"] is Comparison
+    assert typing.get_type_hints(qtool.calibrate)["return"] is Statistics
+    assert typing.get_type_hints(qtool.load_stats)["return"] is SavedStatistics
+
+
+def test_they_are_imported_when_they_are_asked_for():
+    code = (
+        "import sys, typing, qtool\n"
+        "asked = qtool.evaluate\n"
+        "assert 'onnx_ir' not in sys.modules and 'qtool.evaluate.report' not in sys.modules\n"
+        "assert typing.get_type_hints(asked)['return'] is sys.modules['qtool.evaluate.report'].Report\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize(

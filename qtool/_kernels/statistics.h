@@ -1,7 +1,7 @@
 /* The table of statistics kernels: counts, ranges, bins and sums of |x|.
  *
  * All rows are the same loops (statistics_body.h), compiled for their ISA; the first pass of min_max_32, which waits for
- * memory, is written out where there are vectors. Range keys: the bits of a float with those
+ * memory, is written out where there are vectors, and so is tally with AVX-512. Range keys: the bits of a float with those
  * below the sign inverted if it is negative, as a signed integer, have the order of the floats (-0 just below +0).
  *
  * To add an ISA: one header that defines qt_statistics_loops__<isa> and one line in statistics.inc.
@@ -14,11 +14,14 @@
 #include <string.h>
 
 #include "cpu.h"
+#include "tally.h"
 
 enum {
     QT_STATS_BLOCK = 65536,   /* elements of one call of min_max_32: the block stays in the second cache */
     QT_STATS_BLOCK_16 = 4096, /* of min_max_16: counts fit 16 bits, the block fits the first cache */
     QT_STATS_AHEAD = 2048,    /* bytes from a load of min_max_32 to the line that is fetched meanwhile */
+    QT_STATS_NEAR = 1024,     /* from a load of tally to the line that is fetched into the first cache */
+    QT_STATS_FAR = 4096,      /* and into the second */
     QT_STATS_LANES = 16,      /* partial sums of a row; reference.abs_mean adds in the same order */
 };
 
@@ -29,6 +32,9 @@ typedef struct {
     void (*min_max_32)(const float *x, ptrdiff_t n, int64_t *counts, int32_t *least, int32_t *most);
     void (*min_max_16)(const uint16_t *x, int16_t inf, ptrdiff_t n, int64_t *counts, int16_t *least, int16_t *most);
     int32_t (*bins)(const float *x, ptrdiff_t n, int k, int32_t half, int32_t *bins);
+    int32_t (*tally)(const float *x, ptrdiff_t n, int k, int32_t half, int32_t *bins, int64_t *counts, int32_t *least,
+                     int32_t *most, const int32_t *known, ptrdiff_t m, unsigned char *lanes);
+    void (*empty)(unsigned char *lanes, ptrdiff_t first, ptrdiff_t last, int64_t *counts);
     void (*absmax_columns)(const float *x, ptrdiff_t n, int32_t *best);
     int32_t (*absmax_row)(const float *x, ptrdiff_t n, int32_t best);
     void (*abs_sum_columns)(const float *x, ptrdiff_t n, double *sum);

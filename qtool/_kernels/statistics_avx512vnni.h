@@ -57,10 +57,16 @@ QT_STATS_TARGET static void qt_scan_32__avx512vnni(const float *x, ptrdiff_t n, 
     *zeros = -_mm512_reduce_add_epi32(_mm512_add_epi32(a.zeros, b.zeros));
 }
 
+#define QT_STATS_HAS_TALLY
+QT_STATS_TARGET static int32_t qt_tally__avx512vnni(const float *, ptrdiff_t, int, int32_t, int32_t *, int64_t *,
+                                                   int32_t *, int32_t *, const int32_t *, ptrdiff_t, unsigned char *);
+
 #include "statistics_body.h"
+#include "tally_avx512vnni.h"
 #undef QT_STATS
 #undef QT_STATS_TARGET
 #undef QT_STATS_HAS_SCAN_32
+#undef QT_STATS_HAS_TALLY
 #undef QT_STATS_NAME
 #undef QT_STATS_ISA
 

@@ -39,18 +39,17 @@ QT_STATS_TARGET static void QT_STATS(qt_scan_32)(const float *restrict x, ptrdif
 }
 #endif
 
-/* One block (1 <= n <= QT_STATS_BLOCK) of float32: adds NaN, +Inf, -Inf and zero counts, extends the range of keys.
+/* What the first pass has found in x: adds NaN, +Inf, -Inf and zero counts, extends the range of keys.
  *
  * The largest signed integer is the largest number, unless all are below zero; the largest unsigned one is the least
  * number, unless none is. That is two instructions per vector, and it shows NaN and Inf. What it leaves open, the smallest
  * magnitude of a block with one sign and no zero, is sought in the cache.
  */
-QT_STATS_TARGET static void QT_STATS(qt_min_max_32)(const float *restrict x, ptrdiff_t n, int64_t *restrict counts,
-                                                   int32_t *least, int32_t *most) {
+QT_STATS_TARGET static void QT_STATS(qt_extend_32)(const float *restrict x, ptrdiff_t n, int32_t top, uint32_t bottom,
+                                                  int32_t zeros, int64_t *restrict counts, int32_t *least,
+                                                  int32_t *most) {
     const int32_t inf = 0x7F800000;
-    int32_t low, high, top, zeros;
-    uint32_t bottom;
-    QT_STATS(qt_scan_32)(x, n, &top, &bottom, &zeros);
+    int32_t low, high;
     if (top >= inf || bottom >= 0xFF800000) { /* again, with an eye on NaN and Inf; the block is in the cache */
         int32_t nans = 0, infs = 0, negative = 0;
         low = *least;
@@ -85,6 +84,15 @@ QT_STATS_TARGET static void QT_STATS(qt_min_max_32)(const float *restrict x, ptr
     counts[3] += zeros;
     *least = low;
     *most = high;
+}
+
+/* One block (1 <= n <= QT_STATS_BLOCK) of float32. */
+QT_STATS_TARGET static void QT_STATS(qt_min_max_32)(const float *restrict x, ptrdiff_t n, int64_t *restrict counts,
+                                                   int32_t *least, int32_t *most) {
+    int32_t top, zeros;
+    uint32_t bottom;
+    QT_STATS(qt_scan_32)(x, n, &top, &bottom, &zeros);
+    QT_STATS(qt_extend_32)(x, n, top, bottom, zeros, counts, least, most);
 }
 
 /* The same for 16-bit floats (n <= QT_STATS_BLOCK_16), whose infinity has the bits `inf`; keys are those of 16 bits. */
@@ -157,6 +165,62 @@ QT_STATS_TARGET static int32_t QT_STATS(qt_bins)(const float *restrict x, ptrdif
     return top;
 }
 
+/* Counts bins into lanes (tally.h), and asks for what is read next. */
+QT_STATS_TARGET static void QT_STATS(qt_count)(const int32_t *known, ptrdiff_t m, unsigned char *lanes,
+                                              const float *next) {
+    ptrdiff_t i = 0;
+    for (; i + 16 <= m; i += 16) {
+        int32_t differ = 0;
+        for (int j = 0; j < 16; ++j) differ |= known[i + j] ^ known[i];
+        qt_fetch_ahead(next + i, 64);
+        if (differ)
+            qt_count_16(known + i, lanes);
+        else
+            qt_count_16_equal(known[i], lanes);
+    }
+    qt_count_less(known + i, m - i, lanes);
+}
+
+/* Of n <= QT_TALLY_TILE elements: min_max_32 and bins, whose result it has. Meanwhile, the m <= QT_TALLY_TILE known bins
+ * are counted: those of the tile before, about which it was not said beforehand that all are valid.
+ */
+QT_STATS_TARGET static int32_t QT_STATS(qt_tally_apart)(const float *x, ptrdiff_t n, int k, int32_t half, int32_t *bins,
+                                                       int64_t *counts, int32_t *least, int32_t *most,
+                                                       const int32_t *known, ptrdiff_t m, unsigned char *lanes) {
+    int32_t largest = 0;
+    if (n > 0) {
+        QT_STATS(qt_min_max_32)(x, n, counts, least, most);
+        largest = QT_STATS(qt_bins)(x, n, k, half, bins);
+    }
+    QT_STATS(qt_count)(known, m, lanes, x + n);
+    return largest;
+}
+
+/* Adds the lanes of the bins [first, last) to their counts and clears them. */
+QT_STATS_TARGET static void QT_STATS(qt_empty)(unsigned char *lanes, ptrdiff_t first, ptrdiff_t last,
+                                              int64_t *restrict counts) {
+    const uint64_t pairs = 0x0000FFFF0000FFFF;
+    uint64_t c[8];
+    for (ptrdiff_t i = first, n; i < last; i += n) {
+        uint64_t any = 0;
+        n = last - i < 8 ? 1 : 8;
+        if (n == 8) {
+            memcpy(c, lanes + i * QT_TALLY_BIN, sizeof c);
+            for (int j = 0; j < 8; ++j) any |= c[j];
+            if (any == 0) continue; /* the counts are not in the cache: leave them alone */
+            memset(lanes + i * QT_TALLY_BIN, 0, sizeof c);
+            for (int j = 0; j < 8; ++j) {
+                const uint64_t two = (c[j] & pairs) + (c[j] >> 16 & pairs);
+                counts[i + j] += (int64_t)((two & 0xFFFFFFFF) + (two >> 32));
+            }
+        } else {
+            memcpy(c, lanes + i * QT_TALLY_BIN, sizeof *c);
+            memset(lanes + i * QT_TALLY_BIN, 0, sizeof *c);
+            for (int j = 0; j < 4; ++j) counts[i] += (int64_t)(c[0] >> 16 * j & 0xFFFF);
+        }
+    }
+}
+
 /* best[i] = max(best[i], bits of |x[i]|): the order of the floats, with NaN on top. */
 QT_STATS_TARGET static void QT_STATS(qt_absmax_columns)(const float *restrict x, ptrdiff_t n, int32_t *restrict best) {
     for (ptrdiff_t i = 0; i < n; ++i) {
@@ -192,6 +256,12 @@ QT_STATS_TARGET static void QT_STATS(qt_abs_sum_row)(const float *restrict x, pt
 static const qt_statistics QT_STATS(qt_statistics_loops) = {
     QT_STATS_NAME,           QT_STATS_ISA,         QT_STATS(qt_widen),
     QT_STATS(qt_min_max_32), QT_STATS(qt_min_max_16), QT_STATS(qt_bins),
+#ifdef QT_STATS_HAS_TALLY
+    QT_STATS(qt_tally),
+#else
+    QT_STATS(qt_tally_apart),
+#endif
+    QT_STATS(qt_empty),
     QT_STATS(qt_absmax_columns), QT_STATS(qt_absmax_row), QT_STATS(qt_abs_sum_columns),
     QT_STATS(qt_abs_sum_row),
 };

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -15,6 +16,7 @@ from qtool.api.limits import budget, check_limit, keeps_limit
 from qtool.api.models import inputs_of
 from qtool.api.settings import ModelLike, Progress, prepared_for, refuse_obstacle, resolve_config, selection_for
 from qtool.config import QuantConfig
+from qtool.deferred import later
 from qtool.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     from qtool.calibrate.kept import Kept
     from qtool.calibrate.samples import Data
     from qtool.calibrate.statistics import Statistics
+else:
+    Data = later("qtool.calibrate.samples", "Data")
+    Statistics = later("qtool.calibrate.statistics", "Statistics")
 
 
 @checked_arguments
@@ -81,14 +86,14 @@ def calibrate(
         DataError: For samples that do not fit, activations that hold NaN, or a checkpoint of something else.
     """
     from qtool.api._checkpoint import Checkpoint
-    from qtool.calibrate.kept import survey
+    from qtool.api._provenance import Provenance
+    from qtool.calibrate.collect import available_cores
     from qtool.calibrate.methods import parse_method
     from qtool.calibrate.nonfinite import skipped_notes
     from qtool.calibrate.saved import SavedStatistics
     from qtool.calibrate.statsfile import save_statistics
     from qtool.plan import build_plan, wanted_of
     from qtool.plan.inputs import input_notes
-    from qtool.prepare.fingerprint import fingerprint
     from qtool.prepare.load import external_files, load_model
     from qtool.publish import check_statistics_destination
 
@@ -118,51 +123,59 @@ def calibrate(
         refuse_obstacle(prepared, plan)  # statistics for a model that quantize() would then refuse
         tensors = list(plan.tensors)
     opened = open_any(data, None, inputs_of(loaded), limit=samples, shuffle_seed=shuffle)
-    wanted = wanted_of(prepared.model, tensors)
-    with clock("prepare"):
-        model_id = fingerprint(prepared.model, loaded.graph.opset_imports) if destination is not None else None
-    kept_run = None
-    notes = (*remarks, *opened.notes)
-    initial = None
-    if checkpoint is not None and destination is not None and model_id is not None:
-        kept_run = Checkpoint(destination, model_id, opened, checkpoint)
-        initial = kept_run.resume(wanted, histograms=needs_histogram, allow_nan=on_nan == "skip")
-        if initial is not None:
-            notes += (f"Went on after sample {kept_run.done} of {opened.count}, from '{kept_run.path}'.",)
-    before = 0 if kept_run is None else kept_run.done
-    if initial is not None and before == opened.count:
-        statistics = initial
-    else:
-        check_limit("preparing the model")
-        advance = clock.progress("calibrate")
-        with clock("calibrate"):
-            statistics = observe(
-                prepared.model,
-                wanted,
-                opened.slice(before) if before else opened,
-                lend=True,  # the prepared model is a copy
-                histograms=needs_histogram,
-                num_threads=num_threads,
-                batch_size=batch,
-                on_nan=on_nan,
-                max_memory=budget(),
-                initial=initial,
-                checkpoint=None if kept_run is None else kept_run.save,
-                checkpoint_every=checkpoint,
-                progress=None if advance is None else lambda done, _: advance(before + done, opened.count),
-                ready=clock.beginning("load", of="calibrate"),
-            )
-    check_limit("calibration")
-    notes += (*statistics.notes, *skipped_notes(statistics), *input_notes(prepared.model.graph, statistics))
-    if destination is not None and model_id is not None:
-        with clock("save"):
-            coverage, kept = survey(opened)
-        notes += tuple(_remarks(coverage, kept))
-        notes += () if tensors else ("No activation is quantized with these settings: there was nothing to observe.",)
-        with clock("save"):
-            save_statistics(destination, SavedStatistics(statistics, model_id, coverage, kept), check=check_limit)
-        if kept_run is not None:
-            kept_run.remove()
+    with ExitStack() as ending:
+        provenance = None
+        if destination is not None:
+            beside = budget() is None and num_threads != 1 and available_cores() > 1
+            with clock("prepare"):
+                # few samples are small beside the histograms, and large where there are none
+                known = Provenance(loaded, prepared.model, opened, beside=beside, early=needs_histogram)
+                provenance = ending.enter_context(known)
+        wanted = wanted_of(prepared.model, tensors)
+        kept_run = None
+        notes = (*remarks, *opened.notes)
+        initial = None
+        if checkpoint is not None and destination is not None and provenance is not None:
+            kept_run = Checkpoint(destination, provenance.model, opened, checkpoint)
+            initial = kept_run.resume(wanted, histograms=needs_histogram, allow_nan=on_nan == "skip")
+            if initial is not None:
+                notes += (f"Went on after sample {kept_run.done} of {opened.count}, from '{kept_run.path}'.",)
+        before = 0 if kept_run is None else kept_run.done
+        if initial is not None and before == opened.count:
+            statistics = initial
+        else:
+            check_limit("preparing the model")
+            advance = clock.progress("calibrate")
+            with clock("calibrate"):
+                statistics = observe(
+                    prepared.model,
+                    wanted,
+                    opened.slice(before) if before else opened,
+                    lend=True,  # the prepared model is a copy
+                    histograms=needs_histogram,
+                    num_threads=num_threads,
+                    batch_size=batch,
+                    on_nan=on_nan,
+                    max_memory=budget(),
+                    initial=initial,
+                    checkpoint=None if kept_run is None else kept_run.save,
+                    checkpoint_every=checkpoint,
+                    progress=None if advance is None else lambda done, _: advance(before + done, opened.count),
+                    ready=clock.beginning("load", of="calibrate"),
+                )
+        check_limit("calibration")
+        notes += (*statistics.notes, *skipped_notes(statistics), *input_notes(prepared.model.graph, statistics))
+        if destination is not None and provenance is not None:
+            with clock("save"):
+                coverage, kept = provenance.samples
+            notes += tuple(_remarks(coverage, kept))
+            if not tensors:
+                notes += ("No activation is quantized with these settings: there was nothing to observe.",)
+            with clock("save"):
+                saved = SavedStatistics(statistics, provenance.model, coverage, kept)
+                save_statistics(destination, saved, check=check_limit, replace=force)
+            if kept_run is not None:
+                kept_run.remove()
     return replace(statistics, notes=notes)
 
 

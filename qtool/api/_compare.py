@@ -10,11 +10,15 @@ from qtool.api.arguments import checked_arguments
 from qtool.api.clock import Clock
 from qtool.api.models import comparable, interface_of, parsed
 from qtool.api.settings import ModelLike, Progress
+from qtool.deferred import later
 from qtool.errors import ConfigError
 
 if TYPE_CHECKING:
     from qtool.calibrate.samples import Data
     from qtool.evaluate.candidates import Comparison
+else:
+    Data = later("qtool.calibrate.samples", "Data")
+    Comparison = later("qtool.evaluate.candidates", "Comparison")
 
 
 @checked_arguments

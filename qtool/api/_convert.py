@@ -15,6 +15,7 @@ from qtool.api.data import VERIFY_SAMPLES, VERIFY_SECONDS, files_of, first_batch
 from qtool.api.made_up import random_feeds
 from qtool.api.models import as_runnable, comparable, inputs_of
 from qtool.api.settings import ModelLike, Progress
+from qtool.deferred import later
 from qtool.errors import ModelError, VerificationError
 from qtool.version import package_version
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from qtool.calibrate.samples import Data
+else:
+    Data = later("qtool.calibrate.samples", "Data")
 
 # One code more or less in a few places of each layer leaves more than this; a wrong axis, scale or zero point does not.
 SAME_DB = 20.0
@@ -162,6 +165,7 @@ def convert(
                 external_data=bool(source.data_files),
                 num_threads=num_threads,
                 base_dir=base_dir,
+                replace=force,
                 accept=lambda found: _require_same(
                     found, to, lambda: _own_agreement(runnable, base_dir, batches, num_threads)
                 ),

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from qtool.api.settings import ModelLike
+from qtool.deferred import later
 
 if TYPE_CHECKING:
     from qtool.convert import Difference
+else:
+    Difference = later("qtool.convert", "Difference")
 
 
 def diff(a: ModelLike, b: ModelLike) -> Difference:

@@ -12,6 +12,7 @@ from qtool.api.clock import Clock
 from qtool.api.layers import require_layers, with_layers
 from qtool.api.models import comparable, interface_of, parsed
 from qtool.api.settings import QUANTIZED_OPS, ModelLike, Progress
+from qtool.deferred import later
 
 if TYPE_CHECKING:
     import onnx
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from qtool.calibrate.samples import Data
     from qtool.evaluate.checks import Subject
     from qtool.evaluate.report import Report
+else:
+    Data = later("qtool.calibrate.samples", "Data")
+    Report = later("qtool.evaluate.report", "Report")
 
 
 @checked_arguments

@@ -14,6 +14,7 @@ from qtool.api.made_up import random_feeds
 from qtool.api.models import as_runnable, inputs_of
 from qtool.api.results import PrepareResult
 from qtool.api.settings import ModelLike, Progress, refuse_quantized
+from qtool.deferred import later
 from qtool.errors import ConfigError, VerificationError
 from qtool.version import package_version
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from qtool.calibrate.samples import Data
+else:
+    Data = later("qtool.calibrate.samples", "Data")
 
 # below this an output differs by more than the rounding of float32
 _ROUNDING_DB = 60.0
@@ -126,6 +129,7 @@ def prepare(
                 external_data=bool(source.data_files),
                 num_threads=num_threads,
                 base_dir=base_dir,
+                replace=force,
             )
         except VerificationError as error:
             raise VerificationError(error.message.replace("quantized", "prepared"), hint=error.hint) from error

@@ -16,9 +16,12 @@ from qtool.api.pipeline import Run
 from qtool.api.results import QuantizeResult
 from qtool.api.settings import ModelLike, Progress, resolve_config
 from qtool.config import QuantConfig
+from qtool.deferred import later
 
 if TYPE_CHECKING:
     from qtool.calibrate.samples import Data
+else:
+    Data = later("qtool.calibrate.samples", "Data")
 
 
 @checked_arguments

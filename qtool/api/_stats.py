@@ -8,12 +8,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from qtool.deferred import later
 from qtool.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from qtool.calibrate.difference import StatsDifference
     from qtool.calibrate.methods.comparison import MethodRow
     from qtool.calibrate.saved import SavedStatistics
+else:
+    SavedStatistics = later("qtool.calibrate.saved", "SavedStatistics")
+    StatsDifference = later("qtool.calibrate.difference", "StatsDifference")
+    MethodRow = later("qtool.calibrate.methods.comparison", "MethodRow")
 
 ALL = "all"
 
@@ -71,7 +76,7 @@ def merge_stats(
         check_statistics_destination(target, None, force=force)
     merged = merge_saved(one if isinstance(one, SavedStatistics) else load_stats(one) for one in stats)
     if output is not None:
-        save_statistics(output, merged)
+        save_statistics(output, merged, replace=force)
     return merged
 
 

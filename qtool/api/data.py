@@ -103,7 +103,7 @@ def observe(
         options["batch_size"] = 1  # which branch is taken may depend on the values that share a batch
     with runnable_proto(exposed) as proto:
         if lend and isinstance(proto, Path) and supported():
-            for one in (exposed, model):
+            for one in {id(one): one for one in (exposed, model)}.values():
                 move_to_file(one, proto)
             release(cycles=False)
         return collect(proto, tensors, samples, allow_inf=[one.name for one in tensors], **options)

@@ -104,17 +104,16 @@ def _info(value: ir.Value) -> TensorInfo:
 
 def constants_of(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Every constant tensor: initializers and Constant nodes, of subgraphs too."""
-    import onnx_ir as ir
+    from qtool.prepare.graph_edits import all_graphs, attribute_tensors
 
-    for graph in model.graphs():
+    graphs = list(all_graphs(model))
+    for graph in graphs:
         for value in graph.initializers.values():
             if value.const_value is not None:
                 yield value.const_value
-    for node in model.graph.all_nodes():
+    for node in (node for graph in graphs for node in graph):
         if node.op_type == "Constant":
-            for attribute in node.attributes.values():
-                if attribute.type == ir.AttributeType.TENSOR:
-                    yield attribute.as_tensor()
+            yield from attribute_tensors(node)
 
 
 def _has_external_data(model: ir.Model) -> bool:

@@ -171,6 +171,7 @@ class Job:
                     base_dir=base_dir,
                     engine=engine,
                     trial=trial,
+                    replace=self.run.force,
                     reference=reference,
                     check=check_limit,
                 )

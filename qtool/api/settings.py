@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from qtool.config import QuantConfig
+from qtool.config import QuantConfig, custom_ops_of
+from qtool.deferred import later
 from qtool.dtypes import qdtype
 from qtool.errors import ConfigError, ModelError
+from qtool.runtime.custom_ops import register_custom_ops
 
 if TYPE_CHECKING:
     import onnx
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
     from qtool.plan import Plan, Selection
     from qtool.prepare.prepare import Prepared
 
-ModelLike: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | ir.Model"
+    ModelLike: TypeAlias = str | os.PathLike[str] | onnx.ModelProto | ir.Model
+else:
+    ModelLike = str | os.PathLike[str] | later("onnx", "ModelProto") | later("onnx_ir", "Model")
+
 Progress: TypeAlias = Callable[[str, int, int], None]
 
 
@@ -37,6 +42,8 @@ QUANTIZED_OPS = frozenset(
 def resolve_config(config: QuantConfig | str | os.PathLike[str] | None, **options: Any) -> QuantConfig:
     """Settings from a config or a TOML file, with the options that are not None on top.
 
+    Libraries of custom operators that the file names count from then on.
+
     Raises:
         ConfigError: For an unreadable file, an unknown name, or an illegal value or combination.
     """
@@ -44,7 +51,10 @@ def resolve_config(config: QuantConfig | str | os.PathLike[str] | None, **option
 
     base = QuantConfig() if config is None else config
     if isinstance(base, (str, os.PathLike)):
-        base = QuantConfig.from_toml(Path(base))
+        path = Path(base)
+        base = QuantConfig.from_toml(path)
+        for library in custom_ops_of(path):
+            register_custom_ops(library)
     if not isinstance(base, QuantConfig):
         raise ConfigError(f"Config is {type(base).__name__}; expected a QuantConfig or the path of a TOML file.")
     settings = base.with_options(**options)

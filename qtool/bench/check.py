@@ -306,12 +306,15 @@ def _histogram(rng: Rng) -> tuple[Any, Call]:
     return expected, lambda t: kernels.histogram(x, exponent, bits, num_threads=t)
 
 
-def _observe(rng: Rng) -> tuple[Any, Call]:
-    shape = _sizes(rng, int(rng.integers(1, 5)))
+def _observe(rng: Rng, *, blocked: bool = False) -> tuple[Any, Call]:
+    shape = _sizes(rng, 4 if blocked else int(rng.integers(1, 5)))
+    shape = (1 + shape[0] % 3, max(1, shape[1]), *shape[2:]) if blocked else shape
     x = np.ascontiguousarray(_values(rng, shape))
     if rng.random() < 0.7:
         x = np.where(np.isfinite(x), x, np.float32(0))
-    axis, bits = int(rng.integers(0, len(shape))), int(rng.integers(1, 13))
+    axis, bits = 1 if blocked else int(rng.integers(0, len(shape))), int(rng.integers(1, 13))
+    fed, channels = (_in_blocks(x, int(rng.choice([2, 8, 16]))), x.shape[1]) if blocked else (x, None)
+    parts = x.shape[0] if blocked else 1
     largest = float(np.abs(x[np.isfinite(x)].astype(np.float64)).max(initial=0))
     before = int(rng.integers(-60, 20))
     exponent = max(before, int(np.frexp(largest)[1])) if largest else before
@@ -322,11 +325,20 @@ def _observe(rng: Rng) -> tuple[Any, Call]:
     def call(threads: int) -> tuple[Any, ...]:
         del threads  # those who count share the arrays out among themselves
         histogram = np.zeros(2 << bits, np.int64)
-        seen = kernels.observe(x, axis, before, bits, histogram)
+        todo = kernels.Observation(fed, axis, before, histogram, parts, channels)
+        (seen,) = kernels.observe_all([todo], bits)
         found = np.zeros(0, np.float32) if seen.absmax is None else seen.absmax
         return _numbers(seen.values), found, histogram, np.int64(seen.exponent)
 
     return (numbers, maxima, counts, np.int64(exponent)), call
+
+
+def _in_blocks(x: Array, block: int) -> Array:
+    """x, (N, C, ..), as (N, ceil(C / block), .., block), filled up with NaN."""
+    n, channels, *rest = x.shape
+    filled = np.full((n, -(-channels // block) * block, *rest), np.nan, np.float32)
+    filled[:, :channels] = x
+    return np.ascontiguousarray(np.moveaxis(filled.reshape(n, -1, block, *rest), 2, -1))
 
 
 def _dynamic_quantize(rng: Rng) -> tuple[Any, Call]:
@@ -353,4 +365,5 @@ DRAWS: dict[str, Draw] = {
     "abs_mean": _abs_mean,
     "histogram": _histogram,
     "observe": _observe,
+    "observe, channels in blocks": lambda rng: _observe(rng, blocked=True),
 }

@@ -27,7 +27,7 @@ from qtool.calibrate.nonfinite import refuse
 from qtool.calibrate.rowwise import Array, Feeds, Shapes, find_shared, shapes_of, single
 from qtool.calibrate.samples import Samples
 from qtool.calibrate.segments import TENSORS_PER_SEGMENT, read_graph
-from qtool.calibrate.statistics import Statistics, TensorStatistics, merge
+from qtool.calibrate.statistics import Arrival, Statistics, TensorStatistics, merge, update_all
 from qtool.calibrate.wanted import Wanted
 from qtool.errors import ConfigError
 from qtool.runtime.arena import release_arena
@@ -212,19 +212,21 @@ class _Collector:
             bad: Gets what holds NaN or infinities.
         """
         for arrays, _ in self._model.steps(feeds):
+            arrivals, before = [], []
             for name, array in arrays.items():
                 if not array.size:  # a branch that was not taken hands out nothing, of another rank than its values
                     continue
                 one = slot.tensors[name]
-                nan, infinite = one.nan, one.pos_inf + one.neg_inf
                 same = _lacks_rows(array, rows) if shared is None else name in shared
-                blocked = self._channels.get(name)
-                one.update(array, rows=rows, shared=same and rows > 1, num_threads=1, blocked=blocked)
-                nan, infinite = one.nan - nan, one.pos_inf + one.neg_inf - infinite
-                if nan or infinite:
-                    before = bad.get(name, (0, 0))
-                    bad[name] = (before[0] + nan, before[1] + infinite)
-            del array
+                arrivals.append(Arrival(one, array, rows, same and rows > 1, self._channels.get(name)))
+                before.append((name, one, one.nan, one.pos_inf + one.neg_inf))
+            update_all(arrivals)
+            for name, one, nan, infinite in before:
+                new = one.nan - nan, one.pos_inf + one.neg_inf - infinite
+                if any(new):
+                    known = bad.get(name, (0, 0))
+                    bad[name] = (known[0] + new[0], known[1] + new[1])
+            del array, arrivals
             arrays.clear()  # before the next segment is run, not after
 
     def result(self, samples: int, initial: Statistics | None) -> Statistics:

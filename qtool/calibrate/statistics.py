@@ -9,10 +9,10 @@ positive float32, for the same reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import frexp, inf, ldexp
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -151,17 +151,12 @@ class TensorStatistics:
         repeats = rows if shared else 1
         if parts > 1 and (array.ndim == 0 or array.shape[0] % parts):
             raise ValueError(f"An array of shape {list(array.shape)} does not divide into {parts} samples.")
-        one_pass = repeats == 1 and num_threads == 1 and _in_one_pass(array, parts)
-        if blocked is not None:
-            if one_pass and len(array) == parts and self.channel_axis in (None, 1, 2 - array.ndim):
-                for sample in array:
-                    self._observe_blocks(sample, blocked)
-                return
-            array = out_of_blocks(array, blocked)
-        if one_pass:
-            for sample in array.reshape(parts, -1, *array.shape[1:]) if parts > 1 else (array,):
-                self._observe(sample)
+        todo = self._observation(array, rows, shared, blocked) if num_threads == 1 else None
+        if todo is not None:
+            self._take(todo, kernels.observe_all([todo], HISTOGRAM_BITS)[0])
             return
+        if blocked is not None:
+            array = out_of_blocks(array, blocked)
         seen = _counts(array, parts, num_threads)
         self._add(seen, repeats)
         if self.channel_axis is not None:
@@ -190,43 +185,45 @@ class TensorStatistics:
         self.sample_min_sum += seen.sample_min_sum * repeats
         self.sample_max_sum += seen.sample_max_sum * repeats
 
-    def _observe(self, sample: npt.NDArray[Any]) -> None:
-        """Add the values of one sample, read from memory once."""
-        axis, exponent = self.channel_axis, MIN_EXPONENT if self.exponent is None else self.exponent
-        seen, exponent, channels = kernels.observe(sample, axis, exponent, HISTOGRAM_BITS, self.histogram)
-        self._add(_of_one_sample(seen))
-        if self.exponent is not None:
-            self.exponent = exponent
-        if axis is not None:
-            if channels is None:
-                channels = _channel_absmax(sample, axis, finite=False, threads=1)
-            self.channel_absmax = _larger(self.channel_absmax, channels)
-
-    def _observe_blocks(self, sample: npt.NDArray[Any], channels: int) -> None:
-        """The same for a sample whose channels lie in blocks: an array (ceil(channels / b), .., b)."""
-        full, rest = divmod(channels, sample.shape[-1])
-        parts = [sample[:full]] if full else []
-        if rest:  # what fills the last block up is no value
-            parts.append(np.ascontiguousarray(sample[full:, ..., :rest]))
+    def _observation(
+        self, array: npt.NDArray[Any], rows: int, shared: bool, blocked: int | None
+    ) -> kernels.Observation | None:
+        """How an array is counted while it is read from memory once; None if it has to be counted in another way."""
+        if (shared and rows > 1) or not kernels.observable(array):
+            return None
+        if rows > 1 and (array.ndim == 0 or array.shape[0] % rows or array.size // rows < _LONG_SAMPLE):
+            return None
+        axis = self.channel_axis
+        if blocked is not None and (len(array) != rows or axis not in (None, 1, 2 - array.ndim)):
+            return None
         exponent = MIN_EXPONENT if self.exponent is None else self.exponent
-        seen, largest = None, []
-        for part in parts:
-            values, exponent, absmax = kernels.observe_blocks(part, exponent, HISTOGRAM_BITS, self.histogram)
-            seen = values if seen is None else _joined(seen, values)
-            largest.append(absmax)
-        if seen is None:
-            return
-        self._add(_of_one_sample(seen))
+        return kernels.Observation(array, axis, exponent, self.histogram, rows, blocked)
+
+    def _take(self, todo: kernels.Observation, seen: kernels.Observed) -> None:
+        """Add what was observed."""
+        self.count += seen.size
+        self.nan += seen.nan
+        self.pos_inf += seen.pos_inf
+        self.neg_inf += seen.neg_inf
+        self.zeros += seen.zeros
+        for least, greatest in seen.ranges:
+            if least <= greatest:
+                self.minimum = min(self.minimum, least)
+                self.maximum = max(self.maximum, greatest)
+                self.sample_ranges += 1
+                self.sample_min_sum += _fixed_point(least)
+                self.sample_max_sum += _fixed_point(greatest)
         if self.exponent is not None:
-            self.exponent = exponent
+            self.exponent = seen.exponent
         if self.channel_axis is None:
             return
-        known = [one for one in largest if one is not None]
-        if len(known) < len(parts):
-            absmax = _channel_absmax(out_of_blocks(sample[None], channels), 1, finite=False, threads=1)
-        else:
-            absmax = np.concatenate(known)
-        self.channel_absmax = _larger(self.channel_absmax, absmax)
+        channels = seen.absmax
+        if channels is None:
+            array, axis = todo.x, self.channel_axis
+            if todo.blocked is not None:
+                array, axis = out_of_blocks(array, todo.blocked), 1
+            channels = _channel_absmax(array, axis, finite=False, threads=1)
+        self.channel_absmax = _larger(self.channel_absmax, channels)
 
     def without_channels(self) -> TensorStatistics:
         """The same with nothing about channels and readers, so that tensors of different layouts can be merged."""
@@ -283,6 +280,35 @@ class TensorStatistics:
                 "channel_energy": None if self.channel_energy is None else self.channel_energy.tolist(),
             }
         return row
+
+
+class Arrival(NamedTuple):
+    """An array on its way to its statistics; see :meth:`TensorStatistics.update`."""
+
+    to: TensorStatistics
+    array: npt.NDArray[Any]
+    rows: int = 1
+    shared: bool = False
+    blocked: int | None = None
+
+
+def update_all(arrivals: Iterable[Arrival]) -> None:
+    """Add arrays to statistics, each to another, on one thread: that of other calls is not held up in between.
+
+    Raises:
+        ValueError: See :meth:`TensorStatistics.update`.
+    """
+    owners, todo = [], []
+    for one in arrivals:
+        to, array, rows, shared, blocked = one
+        observation = to._observation(array, rows, shared, blocked)
+        if observation is None:
+            to.update(array, rows=rows, shared=shared, num_threads=1, blocked=blocked)
+        else:
+            owners.append(to)
+            todo.append(observation)
+    for to, observation, seen in zip(owners, todo, kernels.observe_all(todo, HISTOGRAM_BITS), strict=True):
+        to._take(observation, seen)
 
 
 def merge(a: TensorStatistics, b: TensorStatistics) -> TensorStatistics:
@@ -360,24 +386,6 @@ def _of_one_sample(seen: kernels.MinMax) -> TensorStatistics:
         one.sample_ranges = 1
         one.sample_min_sum, one.sample_max_sum = _fixed_point(seen.min), _fixed_point(seen.max)
     return one
-
-
-def _joined(a: kernels.MinMax, b: kernels.MinMax) -> kernels.MinMax:
-    """Counts and extremes of two parts of a sample together."""
-    return kernels.MinMax(
-        a.count + b.count,
-        a.nan + b.nan,
-        a.pos_inf + b.pos_inf,
-        a.neg_inf + b.neg_inf,
-        a.zeros + b.zeros,
-        min(a.min, b.min),
-        max(a.max, b.max),
-    )
-
-
-def _in_one_pass(array: npt.NDArray[Any], parts: int) -> bool:
-    """Whether samples are counted one by one, each in one pass over its memory."""
-    return kernels.observable(array) and (parts == 1 or array.size // parts >= _LONG_SAMPLE)
 
 
 def _fixed_point(value: float) -> int:

@@ -39,6 +39,7 @@ from qtool.calibrate.npz import NpzFile
 from qtool.calibrate.saved import SavedStatistics
 from qtool.calibrate.statistics import FIXED_POINT_BITS, HISTOGRAM_BITS, Statistics, TensorStatistics, exponent_for
 from qtool.errors import ConfigError, DataError
+from qtool.placing import place_file
 from qtool.prepare.fingerprint import Fingerprint, Part
 from qtool.version import package_version
 
@@ -69,8 +70,9 @@ def save_statistics(
     *,
     draft: str | os.PathLike[str] | None = None,
     check: Callable[[str], None] | None = None,
+    replace: bool = True,
 ) -> None:
-    """Write a statistics file; it appears whole or not at all. An existing file is replaced.
+    """Write a statistics file; it appears whole or not at all.
 
     Args:
         path: Where it goes.
@@ -78,9 +80,10 @@ def save_statistics(
         draft: File in the same folder that is written first, and left behind only if the process is killed; by default
             one with a name of its own.
         check: Called with what was done before the file is put in place; it may refuse by raising.
+        replace: Whether a file that is there by then may be replaced.
 
     Raises:
-        ConfigError: If it cannot be written.
+        ConfigError: If there is a file that may not be replaced, or it cannot be written.
     """
     target = Path(path)
     try:
@@ -88,7 +91,7 @@ def save_statistics(
             try:
                 with zipfile.ZipFile(draft, "w", zipfile.ZIP_STORED) as archive:
                     _write(archive, saved)
-                Path(draft).replace(target)
+                place_file(Path(draft), target, replace=replace, called="Statistics file")
             finally:
                 Path(draft).unlink(missing_ok=True)
             return
@@ -99,7 +102,7 @@ def save_statistics(
                 _write(archive, saved)
             if check is not None:
                 check("saving the statistics")
-            draft.replace(target)
+            place_file(draft, target, replace=replace, called="Statistics file")
     except OSError as error:
         raise ConfigError(f"Statistics file '{target}' cannot be written: {error.strerror or error}.") from error
 
@@ -191,8 +194,12 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def _write_array(archive: zipfile.ZipFile, name: str, array: npt.NDArray[Any]) -> None:
+    """As ``numpy.save`` does, which would copy the elements first."""
+    array = np.asarray(array, order="C")
     with archive.open(_entry(name), "w", force_zip64=True) as stream:
-        npy_format.write_array(stream, array, version=(1, 0), allow_pickle=False)
+        npy_format.write_array_header_1_0(stream, npy_format.header_data_from_array_1_0(array))
+        if array.nbytes:
+            stream.write(array.reshape(-1).view(np.uint8).data)
 
 
 def _write_rows(archive: zipfile.ZipFile, name: str, rows: list[npt.NDArray[np.int64]]) -> None:
@@ -201,7 +208,7 @@ def _write_rows(archive: zipfile.ZipFile, name: str, rows: list[npt.NDArray[np.i
     with archive.open(_entry(name), "w", force_zip64=True) as stream:
         npy_format.write_array_header_1_0(stream, header)
         for row in rows:
-            stream.write(row.astype("<i8", copy=False).tobytes())
+            stream.write(row.astype("<i8", copy=False).data)
 
 
 def _is_foreign(dtype: np.dtype[Any]) -> bool:

@@ -192,13 +192,16 @@ def _write(stream: TextIO, text: str) -> None:
         stream.write(text)
         stream.flush()
     except BrokenPipeError:  # the reader (head, less) has seen enough; the work goes on, and its exit code counts
-        _redirect_to_nowhere(stream)
+        discard_rest(stream)
     except OSError as error:
-        _redirect_to_nowhere(stream)
+        discard_rest(stream)
         raise OSError(error.errno, error.strerror, stream.name) from error
 
 
-def _redirect_to_nowhere(stream: TextIO) -> None:
-    """What is still in the stream's buffer would otherwise raise once more when the interpreter ends."""
+def discard_rest(stream: TextIO) -> None:
+    """Let a stream that cannot be written lead nowhere.
+
+    What is still in its buffer would otherwise raise once more when the interpreter ends.
+    """
     with open(os.devnull, "w") as devnull:  # noqa: PTH123 - a device, not a file
         os.dup2(devnull.fileno(), stream.fileno())

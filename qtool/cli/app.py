@@ -1,4 +1,8 @@
-"""The command line as a whole: the app, its commands, and how the program ends."""
+"""The command line as a whole: the app, its commands, and how the program ends.
+
+Typer builds a validator for every option of every command of an app, a tenth of a second for all of ours. So a call of
+one command gets an app that has no other, and imports no other.
+"""
 
 from __future__ import annotations
 
@@ -8,41 +12,69 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Collection, Sequence
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
 
-from qtool.cli import bench, calibrate, compare, convert, diff, eval_, info, inspect, prepare, quantize, stats
 from qtool.cli._args import spread
 from qtool.cli._errors import describe, is_debugging
 from qtool.cli._interrupt import was_interrupted
 from qtool.cli._options import examples
-from qtool.cli._output import Output, open_missing_streams
+from qtool.cli._output import Output, discard_rest, open_missing_streams
 from qtool.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, EXIT_OK
 
-app = typer.Typer(
-    name="qtool",
-    help="Quantize ONNX models, verify the result, and say what it cost.",
-    epilog=examples(
-        "qtool quantize model.onnx --calib calib.npz",
-        "qtool eval model.onnx model.int8.onnx --data eval.npz --labels labels",
-        "qtool inspect model.onnx",
-    ),
-    context_settings={"help_option_names": ["-h", "--help"]},
-    pretty_exceptions_enable=False,  # run() says what happened
-)
-app.command("quantize", epilog=quantize.EXAMPLES)(quantize.quantize)
-app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
-app.command("eval", epilog=eval_.EXAMPLES)(eval_.evaluate)
-app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
-app.command("inspect", epilog=inspect.EXAMPLES)(inspect.inspect)
-app.command("prepare", epilog=prepare.EXAMPLES)(prepare.prepare)
-app.command("convert", epilog=convert.EXAMPLES)(convert.convert)
-app.command("diff", epilog=diff.EXAMPLES)(diff.diff)
-app.command("info", epilog=info.EXAMPLES)(info.info)
-app.add_typer(stats.app, name="stats")
-app.add_typer(bench.app, name="bench")
+# Command -> its file here, and its function there; in the order of the help.
+_COMMANDS = {
+    "quantize": ("quantize", "quantize"),
+    "calibrate": ("calibrate", "calibrate"),
+    "eval": ("eval_", "evaluate"),
+    "compare": ("compare", "compare"),
+    "inspect": ("inspect", "inspect"),
+    "prepare": ("prepare", "prepare"),
+    "convert": ("convert", "convert"),
+    "diff": ("diff", "diff"),
+    "info": ("info", "info"),
+}
+_GROUPS = ("stats", "bench")  # files that have an app of their own
+
+
+def build_app(commands: Collection[str] = (*_COMMANDS, *_GROUPS)) -> typer.Typer:
+    """The app with some commands; by default all."""
+    app = typer.Typer(
+        name="qtool",
+        help="Quantize ONNX models, verify the result, and say what it cost.",
+        epilog=examples(
+            "qtool quantize model.onnx --calib calib.npz",
+            "qtool eval model.onnx model.int8.onnx --data eval.npz --labels labels",
+            "qtool inspect model.onnx",
+        ),
+        context_settings={"help_option_names": ["-h", "--help"]},
+        pretty_exceptions_enable=False,  # run() says what happened
+    )
+    app.callback(invoke_without_command=True)(_main)
+    for name, (file, function) in _COMMANDS.items():
+        if name in commands:
+            module = import_module(f"qtool.cli.{file}")
+            app.command(name, epilog=module.EXAMPLES)(getattr(module, function))
+    for name in _GROUPS:
+        if name in commands:
+            app.add_typer(import_module(f"qtool.cli.{name}").app, name=name)
+    return app
+
+
+def __getattr__(name: str) -> Any:
+    if name == "app":
+        return build_app()
+    raise AttributeError(f"module 'qtool.cli.app' has no attribute {name!r}")
+
+
+def _app_for(args: Sequence[str]) -> typer.Typer:
+    """The app with all that these arguments may ask for."""
+    if args and args[0] in (*_COMMANDS, *_GROUPS):
+        return build_app(args[:1])
+    return build_app(() if args == ["--version"] else (*_COMMANDS, *_GROUPS))
 
 
 def _show_version(wanted: bool) -> None:
@@ -53,7 +85,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
 def _main(
     context: typer.Context,
     version: Annotated[  # noqa: ARG001 - its callback does the work
@@ -81,13 +112,18 @@ def run(args: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # what it warns of is an error of ours, or no matter
     out = Output()
+    streams = sys.stdout, sys.stderr
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: out.warning(str(message))
         try:
             # not standalone: usage errors arrive here instead of in a box on the terminal
             given = spread(sys.argv[1:] if args is None else args)
-            code = app(args=given, prog_name="qtool", standalone_mode=False)
+            code = _app_for(given)(args=given, prog_name="qtool", standalone_mode=False)
             sys.stdout.flush()
+        except SystemExit:  # what rich and typer make of a help whose reader (head, less) has seen enough
+            sys.stdout, sys.stderr = streams
+            discard_rest(sys.stdout)
+            code = EXIT_OK
         except (KeyboardInterrupt, typer.Abort):
             code = EXIT_INTERRUPTED
         except Exception as error:

@@ -159,6 +159,8 @@ def evaluate(
         raise ConfigError("No data to compare on; expected at least one --data DATA.")
     # a gate that cannot be judged is a mistake to be told before an hour of work
     chosen = EvalSettings() if config is None else EvalSettings.from_toml(config)
+    for library in chosen.custom_ops:
+        api.register_custom_ops(library)
     gates = all_gates(chosen, gating.parse_gates(fail_under or (), fail_over or (), min_agreement))
     chosen = chosen.with_options(
         labels=labels,

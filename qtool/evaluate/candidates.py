@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qtool.errors import ConfigError
-from qtool.evaluate.report import Json, Report, encode
+from qtool.evaluate.json_form import Json, encode
+from qtool.evaluate.report import Report
 
 SCHEMA_VERSION = 1
 """Of the JSON form; raised as that of a report is."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from qtool.evaluate.attribution.report import Attribution, Sensitivity
 from qtool.evaluate.details import Details
+from qtool.evaluate.json_form import Json, encode
 from qtool.evaluate.metrics import METRICS, PRIMARY
 from qtool.evaluate.metrics.base import Metric
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 """Raised whenever a key of the JSON form is renamed, removed or changes its meaning; new keys leave it."""
-
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 
 @dataclass(frozen=True)
@@ -344,8 +343,3 @@ class Report:
             "details": None if self.details is None else self.details.to_dict(),
             "checks": None if self.checks is None else [check.to_dict() for check in self.checks],
         }
-
-
-def encode(value: float | None) -> float | str | None:
-    """A number as strict JSON: ``"inf"``, ``"-inf"`` or ``"nan"`` where JSON has no number; None stays."""
-    return value if value is None or math.isfinite(value) else str(float(value))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from qtool.config import toml_document
+from qtool.config import library_paths, toml_document
 from qtool.errors import ConfigError
 from qtool.evaluate.gates import Gate, parse_gates
 from qtool.evaluate.metrics import METRICS, SPECIAL, unknown
@@ -49,6 +49,8 @@ class EvalSettings:
         layers: Whether to find out where the noise comes from.
         sensitivity: Whether to find out what each operator gains in float.
         layer_samples: Samples that both look at.
+        custom_ops: Libraries of operators that onnxruntime does not have itself; of a file, as paths that start at its
+            folder.
     """
 
     labels: str | None = None
@@ -69,8 +71,10 @@ class EvalSettings:
     layers: bool | None = None
     sensitivity: bool | None = None
     layer_samples: int | None = None
+    custom_ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "custom_ops", library_paths(self.custom_ops, Path()))
         for name in ("metric", "output", "checks"):
             value = getattr(self, name)
             names = (value,) if isinstance(value, str) else value
@@ -168,6 +172,8 @@ class EvalSettings:
                 raise ConfigError(f"Config file '{path}' gives '{name}' twice.")
             settings[name] = value
         try:
+            if "custom_ops" in settings:
+                settings["custom_ops"] = library_paths(settings["custom_ops"], Path(path).parent)
             found = cls(**settings)
             found.gates()
             found._check_names()

@@ -21,7 +21,7 @@ from qtool.kernels.elementwise import (
     unpack,
 )
 from qtool.kernels.matmul import PackedB, matmul_integer, pack_b, qlinear_matmul
-from qtool.kernels.observing import Observed, observable, observe, observe_blocks
+from qtool.kernels.observing import Observation, Observed, observable, observe, observe_all
 from qtool.kernels.saturation import count_saturating_pairs, matmul_saturating
 from qtool.kernels.threads import IsaInfo, KernelChoice, cap_isa, effective_num_threads, isa_info
 
@@ -29,6 +29,7 @@ __all__ = [
     "IsaInfo",
     "KernelChoice",
     "MinMax",
+    "Observation",
     "Observed",
     "PackedB",
     "PackedConv",
@@ -48,7 +49,7 @@ __all__ = [
     "min_max",
     "observable",
     "observe",
-    "observe_blocks",
+    "observe_all",
     "pack",
     "pack_b",
     "pack_conv_weights",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -68,26 +69,47 @@ def wanted_of(model: ir.Model, tensors: Iterable[str]) -> list[Wanted]:
     """
     values = planned_values(model)
     maxima = frozenset[str]().union(*(_only_maxima(graph) for graph in planned_graphs(model)))
+    weights = _Weights()
     found = []
     for name in tensors:
         if name not in values:
             found.append(Wanted(name))
             continue
         graph, value = values[name]
-        axis, energy = _channels(graph, value)
+        axis, energy = _channels(graph, value, weights)
         weight = math.inf if name in maxima else _clip_weight(graph, value)
-        found.append(Wanted(name, axis, energy, weight, unseen_below(graph, value), _coherence(graph, value)))
+        found.append(Wanted(name, axis, energy, weight, unseen_below(graph, value), _coherence(graph, value, weights)))
     return found
 
 
-def _channels(graph: Graph, value: ir.Value) -> tuple[int | None, npt.NDArray[np.float64] | None]:
+class _Weights:
+    """The weight that was asked for last: several questions are asked of each, and reading it may mean its file."""
+
+    def __init__(self) -> None:
+        self._value: ir.Value | None = None
+        self._array: npt.NDArray[Any] | None = None
+
+    def finite(self, graph: Graph, value: ir.Value | None) -> npt.NDArray[np.float32] | None:
+        """A constant of float32; None if the value is no such thing, or not finite: refused where it is quantized."""
+        if value is None or graph.constant(value) is None:
+            return None
+        if value is not self._value:
+            self._value = self._array = None  # never two in memory
+            array = graph.array(value)
+            if array is not None and array.dtype == np.float32 and np.isfinite(array).all():
+                self._array = array
+            self._value = value
+        return self._array
+
+
+def _channels(graph: Graph, value: ir.Value, weights: _Weights) -> tuple[int | None, npt.NDArray[np.float64] | None]:
     """Channel axis and energies of the weighted readers, summed; None where there are none, or they disagree."""
     axis: int | None = None
     total: npt.NDArray[np.float64] | None = None
     for use in value.uses():
         if use.node.graph is not graph.ir:
             continue
-        own = _channels_of_reader(graph, use.node, use.idx, graph.rank(value))
+        own = _channels_of_reader(graph, use.node, use.idx, graph.rank(value), weights)
         if own is None:
             continue
         if total is None:
@@ -103,16 +125,14 @@ def _channels(graph: Graph, value: ir.Value) -> tuple[int | None, npt.NDArray[np
 
 
 def _channels_of_reader(
-    graph: Graph, node: ir.Node, index: int, rank: int | None
+    graph: Graph, node: ir.Node, index: int, rank: int | None, weights: _Weights
 ) -> tuple[int, npt.NDArray[np.float64]] | None:
     """(axis, ||W[:, j]||^2) of one weighted reader of a value, given as its input ``index``."""
     if node.op_type not in ("Conv", "MatMul", "Gemm") or not graph.is_default_domain(node) or len(node.inputs) < 2:
         return None
-    weight = graph.array(node.inputs[1 - index]) if index < 2 else None
-    if weight is None or weight.dtype != np.float32 or not weight.size or rank == 1:
+    weight = weights.finite(graph, node.inputs[1 - index]) if index < 2 else None
+    if weight is None or not weight.size or rank == 1:
         return None
-    if not np.isfinite(weight).all():
-        return None  # refused where it is quantized
     if node.op_type == "Conv":
         return (1, _conv_energy(node, weight)) if index == 0 and weight.ndim > 2 else None
     if weight.ndim < 2:
@@ -159,13 +179,13 @@ def _clip_weight(graph: Graph, value: ir.Value) -> float:
     return largest
 
 
-def _coherence(graph: Graph, value: ir.Value) -> float:
+def _coherence(graph: Graph, value: ir.Value, weights: _Weights) -> float:
     """How much more the square of a mean error counts at the weighted readers; see :class:`Wanted`."""
     squares = sums = 0.0
     for use in value.uses():
         node, index = use.node, use.idx
-        weight = graph.array(node.inputs[1 - index]) if _is_product(graph, node, index) else None
-        if weight is None or weight.dtype != np.float32 or weight.ndim < 2 or not np.isfinite(weight).all():
+        weight = weights.finite(graph, node.inputs[1 - index]) if _is_product(graph, node, index) else None
+        if weight is None or weight.ndim < 2:
             continue
         summed: tuple[int, ...]
         if node.op_type == "Conv":

@@ -9,7 +9,9 @@ encoding of weights do not count.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -19,6 +21,8 @@ import numpy as np
 
 if TYPE_CHECKING:  # a statistics file is read without the graph library
     import onnx_ir as ir
+
+_LARGE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,16 @@ def fingerprint(prepared: ir.Model, opset_imports: Mapping[str, int]) -> Fingerp
             another version; the version that preparation raises the model to depends on what it is quantized to, and
             does not count.
     """
+    return fingerprinting(prepared, opset_imports)()
+
+
+def fingerprinting(prepared: ir.Model, opset_imports: Mapping[str, int]) -> Callable[[], Fingerprint]:
+    """:func:`fingerprint` in two steps: the graph is read now, and the constants are when the result is called.
+
+    By then the model may have others in their place; those that it has now are kept until they are read, once.
+    """
     graph = prepared.graph
-    parts = [
+    parts: list[Part | tuple[str, ir.TensorProtocol | None]] = [
         _part("opset", domain or "ai.onnx", version)
         for domain, version in sorted({domain or "ai.onnx": v for domain, v in opset_imports.items()}.items())
     ]
@@ -88,10 +100,10 @@ def fingerprint(prepared: ir.Model, opset_imports: Mapping[str, int]) -> Fingerp
     for node in graph:
         for value in node.inputs:
             if value is not None and value.name is not None and left.get(value.name) is value:
-                parts.append(_part("tensor", value.name, _constant(left.pop(value.name))))
+                parts.append((value.name, left.pop(value.name).const_value))
         parts.append(_part("node", node.name or "", _node(node)))
     # what only bodies or the caller read
-    parts += [_part("tensor", name, _constant(value)) for name, value in left.items()]
+    parts += [(name, value.const_value) for name, value in left.items()]
     for identifier, function in prepared.functions.items():
         body = [_node(node) for node in function]
         signature = ([v.name for v in function.inputs], [v.name for v in function.outputs])
@@ -99,7 +111,17 @@ def fingerprint(prepared: ir.Model, opset_imports: Mapping[str, int]) -> Fingerp
             _part("function", ":".join(identifier), (*signature, body, sorted(function.opset_imports.items())))
         )
     parts += [_part("output", value.name or "", _interface(value)) for value in graph.outputs]
-    return Fingerprint(tuple(parts))
+    waiting = deque(parts)
+    del parts
+
+    def read() -> Fingerprint:
+        done: list[Part] = []
+        while waiting:
+            part = waiting.popleft()
+            done.append(part if isinstance(part, Part) else _part("tensor", part[0], _constant(part[1])))
+        return Fingerprint(tuple(done))
+
+    return read
 
 
 def _part(kind: str, name: str, content: object) -> Part:
@@ -125,8 +147,8 @@ def _interface(value: ir.Value) -> object:
     return (str(value.type), shape)
 
 
-def _constant(value: ir.Value) -> object:
-    return None if value.const_value is None else _tensor(value.const_value)
+def _constant(tensor: ir.TensorProtocol | None) -> object:
+    return None if tensor is None else _tensor(tensor)
 
 
 def _tensor(tensor: ir.TensorProtocol) -> object:
@@ -140,8 +162,18 @@ def _tensor(tensor: ir.TensorProtocol) -> object:
         for piece in tensor.pieces():
             digest.update(piece)
     else:
-        digest.update(tensor.tobytes())
+        digest.update(_bytes(tensor))
     return (tensor.dtype.name, [int(d) for d in tensor.shape.numpy()], digest.hexdigest())
+
+
+def _bytes(tensor: ir.TensorProtocol) -> bytes | memoryview:
+    """What ``tobytes()`` returns, of a large tensor in memory without a copy."""
+    if tensor.nbytes < _LARGE_BYTES or tensor.dtype.bitwidth % 8 or sys.byteorder != "little":
+        return tensor.tobytes()
+    array = tensor.numpy()
+    if array.nbytes != tensor.nbytes or not array.flags.c_contiguous:
+        return tensor.tobytes()
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _node(node: ir.Node) -> object:
@@ -160,11 +192,13 @@ def _attribute(attribute: ir.Attr) -> object:
 
 
 def _attribute_value(attribute: ir.Attr) -> Iterator[object]:
+    from qtool.prepare.graph_edits import tensor_of
+
     match attribute.type.name:
         case "TENSOR":
-            yield _tensor(attribute.as_tensor())
+            yield _tensor(tensor_of(attribute))
         case "TENSORS":
-            yield from (_tensor(tensor) for tensor in attribute.as_tensors())
+            yield from (_tensor(tensor) for tensor in attribute.value)
         case "GRAPH":
             yield _body(attribute.as_graph())
         case "GRAPHS":
@@ -178,7 +212,7 @@ def _attribute_value(attribute: ir.Attr) -> Iterator[object]:
 def _body(graph: ir.Graph) -> object:
     return (
         [(value.name, _interface(value)) for value in graph.inputs],
-        [(name, _constant(value)) for name, value in graph.initializers.items()],
+        [(name, _constant(value.const_value)) for name, value in graph.initializers.items()],
         [_node(node) for node in graph],
         [value.name for value in graph.outputs],
     )

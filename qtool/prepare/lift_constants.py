@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.serde import TensorProtoTensor
 
-from qtool.prepare.graph_edits import PreparePass, is_onnx_op, plural
+from qtool.prepare.graph_edits import PreparePass, is_onnx_op, plural, tensor_of
 from qtool.prepare.light_proto import SMALL_BYTES
 
 
@@ -87,7 +87,7 @@ def _tensor_of(node: ir.Node) -> ir.TensorProtocol | None:
         return None
     match attribute.name:
         case "value":
-            return own_tensor(attribute.as_tensor(), name)
+            return own_tensor(tensor_of(attribute), name)
         case "value_float":
             return ir.Tensor(np.asarray(attribute.as_float(), dtype=np.float32), name=name)
         case "value_floats":

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from qtool.errors import ModelError
 from qtool.prepare.file_weights import MIN_BYTES, WeightFile, skeleton_of, supported
-from qtool.prepare.graph_edits import bodies
+from qtool.prepare.graph_edits import all_graphs, attribute_tensors, bodies
 from qtool.runtime.paths import is_utf8
 
 if TYPE_CHECKING:
@@ -274,18 +274,13 @@ def _from_proto(proto: onnx.ModelProto, subject: str) -> ir.Model:
 
 def _all_tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
     """Every tensor of the model: initializers and attributes, of all graphs and functions."""
-    for graph in (*model.graphs(), *(g for f in model.functions.values() for g in (f.graph, *f.subgraphs()))):
+    inside = (g for f in model.functions.values() for g in (f.graph, *f.subgraphs()))
+    for graph in (*all_graphs(model), *inside):
         for value in graph.initializers.values():
             if value.const_value is not None:
                 yield value.const_value
         for node in graph:
-            for attribute in node.attributes.values():
-                if attribute.is_ref():
-                    continue
-                if attribute.type == ir.AttributeType.TENSOR:
-                    yield attribute.as_tensor()
-                elif attribute.type == ir.AttributeType.TENSORS:
-                    yield from attribute.as_tensors()
+            yield from attribute_tensors(node)
 
 
 def _external_tensors(model: ir.Model) -> Iterator[ir.ExternalTensor]:
@@ -380,7 +375,7 @@ def _check_graph(model: ir.Model, subject: str) -> None:
     graph = model.graph
     if not graph.outputs:
         raise ModelError(f"{subject} has no graph output.")
-    for scope in model.graphs():
+    for scope in all_graphs(model):
         for node in scope:
             for value in node.inputs:
                 if value is not None and _is_dangling(value):

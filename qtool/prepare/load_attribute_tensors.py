@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from qtool.prepare.graph_edits import PreparePass
+from qtool.prepare.graph_edits import PreparePass, all_graphs, tensor_of
 
 
 class LoadAttributeTensorsPass(PreparePass):
@@ -16,11 +16,11 @@ class LoadAttributeTensorsPass(PreparePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Replace attributes one by one."""
         modified = False
-        for node in model.graph.all_nodes():
-            for name, attribute in list(node.attributes.items()):
+        for node in (node for graph in all_graphs(model) for node in graph):
+            for name, attribute in list(node.attributes.data.items()):
                 if attribute.is_ref() or attribute.type != ir.AttributeType.TENSOR:
                     continue
-                tensor = attribute.as_tensor()
+                tensor = tensor_of(attribute)
                 if isinstance(tensor, ir.ExternalTensor):
                     (loaded,) = ir.external_data.convert_tensors_from_external([tensor])
                     node.attributes[name] = ir.AttrTensor(name, loaded)

@@ -15,6 +15,7 @@ from qtool.errors import ModelError
 from qtool.prepare.graph_edits import (
     NameAllocator,
     PreparePass,
+    all_graphs,
     constant_array,
     input_at,
     is_onnx_op,
@@ -69,7 +70,7 @@ class RaiseOpsetPass(PreparePass):
         model.ir_version = max(model.ir_version, self.min_ir)
         opset = model.graph.opset_imports.get("")
         if opset is None:
-            if any(node.domain == "" for graph in model.graphs() for node in graph):
+            if any(node.domain == "" for graph in all_graphs(model) for node in graph):
                 raise ModelError("The model imports no version of the domain 'ai.onnx', but uses its operators.")
             model.graph.opset_imports[""] = self.min_opset
             return ir.passes.PassResult(model, modified=True)
@@ -89,7 +90,7 @@ class RaiseOpsetPass(PreparePass):
 
     def _drop_functions(self, model: ir.Model) -> None:
         """Local functions must import the model's opset, and the converter does not convert them."""
-        for node in (node for graph in model.graphs() for node in graph):
+        for node in (node for graph in all_graphs(model) for node in graph):
             if node.op_identifier() in model.functions:
                 raise ModelError(
                     f"Local function '{node.op_type}' (node '{node.name}') cannot be converted from opset {self._from} "
@@ -148,7 +149,7 @@ def _require_known_operators(model: ir.Model, opset: int, target: int) -> None:
     """Refuse what the converter would carry over with another meaning, or refuse with a garbled message."""
     import onnx
 
-    for graph in model.graphs():
+    for graph in all_graphs(model):
         for node in graph:
             if node.domain != "" or node.op_identifier() in model.functions:
                 continue

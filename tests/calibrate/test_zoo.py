@@ -54,7 +54,7 @@ def test_ranges_of_inputs_and_outputs_are_those_of_the_data(zoo, name):
 
 
 @pytest.mark.zoo
-@pytest.mark.parametrize(("name", "shuffle_seed", "most"), [("digits_vit", 0, 256), ("ppocr_cls", 1, 32)])
+@pytest.mark.parametrize(("name", "shuffle_seed", "most"), [("digits_vit", 0, 96), ("ppocr_cls", 1, 16)])
 def test_shuffled_split_and_merged_statistics_are_the_bytes_of_one_run(zoo, tmp_path, name, shuffle_seed, most):
     model = zoo / f"{name}.onnx"
     with np.load(zoo / f"{name}_calib.npz") as archive:
@@ -73,14 +73,14 @@ def test_shuffled_split_and_merged_statistics_are_the_bytes_of_one_run(zoo, tmp_
     shards = []
     for path in files:
         shards.append(path.with_suffix(".stats.npz"))
-        qtool.calibrate(model, path, output=shards[-1])
+        qtool.calibrate(model, path, output=shards[-1], num_threads=1)
     qtool.merge_stats([shards[i] for i in np.random.default_rng(1).permutation(8)], tmp_path / "merged.npz")
     assert (tmp_path / "merged.npz").read_bytes() == whole
     # the same samples in memory: another origin, and the same statistics
     rows = [{key: array[i] for key, array in arrays.items()} for i in range(count)]
     for part in range(8):
-        qtool.calibrate(model, rows[part::8], output=tmp_path / f"memory{part}.npz")
-    qtool.calibrate(model, arrays, output=tmp_path / "memory.npz")
+        qtool.calibrate(model, rows[part::8], output=tmp_path / f"memory{part}.npz", num_threads=1)
+    qtool.calibrate(model, arrays, output=tmp_path / "memory.npz", num_threads=1)
     merged = qtool.merge_stats([tmp_path / f"memory{part}.npz" for part in range(8)], tmp_path / "memories.npz")
     assert (tmp_path / "memories.npz").read_bytes() == (tmp_path / "memory.npz").read_bytes()
     found = qtool.diff_stats(merged, tmp_path / "whole.npz")

@@ -18,6 +18,8 @@ import pytest
 
 import qtool
 from qtool import publish
+from qtool.__main__ import main
+from qtool.calibrate import statsfile
 from qtool.errors import ConfigError, DataError, ModelError, QtoolError, VerificationError
 from tests.cases.files_support import metadata, mlp, model, random, samples, save_external, snapshot
 
@@ -288,10 +290,11 @@ def break_running(monkeypatch):
 
 
 def break_renaming(monkeypatch):
-    def denied(self, target):
+    def denied(draft, target):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(Path, "replace", denied)
+    monkeypatch.setattr(os, "link", denied)
     return ConfigError, "Permission denied"
 
 
@@ -331,17 +334,101 @@ def test_a_model_and_its_data_are_replaced_together_or_not_at_all(external, monk
     if existing:
         qtool.quantize(external / "m.onnx", external / "c.npz", weights="uint8")
     before = snapshot(external)
-    replace = Path.replace
 
-    def denied(self, target):
-        if self.name == "m.int8.onnx":
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return replace(self, target)
+    def unless_denied(step):
+        def denied(draft, target):
+            if draft.name == "m.int8.onnx":
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return step(draft, target)
 
-    monkeypatch.setattr(Path, "replace", denied)
+        return denied
+
+    monkeypatch.setattr(Path, "replace", unless_denied(Path.replace))
+    monkeypatch.setattr(os, "link", unless_denied(os.link))
     with pytest.raises(ConfigError, match="Permission denied"):
         qtool.quantize(external / "m.onnx", external / "c.npz", force=existing)
     assert snapshot(external) == before
+
+
+APPEARED = "was not there when the command began, and is now: it was left as it is."
+
+
+def appear_while_verifying(monkeypatch, *names):
+    """Somebody else writes these files while the model is verified."""
+    compare = publish._compare
+
+    def slow(*args, **options):
+        for name in names:
+            Path(name).write_bytes(b"of somebody else")
+        return compare(*args, **options)
+
+    monkeypatch.setattr(publish, "_compare", slow)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_model_that_appears_during_the_run_is_left_alone(work, monkeypatch, capsys, links):
+    if not links:
+
+        def unsupported(*_):
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+        monkeypatch.setattr(os, "link", unsupported)
+    before = snapshot(work)
+    appear_while_verifying(monkeypatch, "q.onnx")
+    assert main(["quantize", "m.onnx", "--calib", "c.npz", "-o", "q.onnx", "-q"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        f"error: Output 'q.onnx' {APPEARED}",
+        "hint: Overwrite it with --force, or choose another with -o.",
+    ]
+    assert Path("q.onnx").read_bytes() == b"of somebody else"
+    assert [name for name in snapshot(work) if name not in before] == ["q.onnx"]
+    assert main(["quantize", "m.onnx", "--calib", "c.npz", "-o", "q.onnx", "-q", "--force"]) == 0
+    onnx.checker.check_model("q.onnx", full_check=True)
+    Path("q.onnx").unlink()
+    monkeypatch.undo()
+    monkeypatch.chdir(work)
+    assert main(["quantize", "m.onnx", "--calib", "c.npz", "-o", "q.onnx", "-q"]) == 0
+    assert Path("q.onnx").stat().st_nlink == 1
+    assert not list(work.glob(".qtool-*"))
+
+
+@pytest.mark.parametrize("name", ["m.int8.onnx", "m.int8.onnx.data"])
+def test_a_pair_of_which_one_file_appears_during_the_run_is_not_put_in_place(external, monkeypatch, name):
+    monkeypatch.chdir(external)
+    before = snapshot(external)
+    appear_while_verifying(monkeypatch, name)
+    with pytest.raises(ConfigError) as caught:
+        qtool.quantize("m.onnx", "c.npz")
+    assert caught.value.message == f"Output '{name}' {APPEARED}"
+    Path(name).unlink()
+    assert snapshot(external) == before
+    result = qtool.quantize("m.onnx", "c.npz", force=True)
+    assert result.bytes_after == sum(Path(f"m.int8.onnx{end}").stat().st_size for end in ("", ".data"))
+
+
+def test_statistics_that_appear_during_the_run_are_left_alone(work, monkeypatch):
+    save = statsfile._write
+
+    def slow(archive, saved):
+        Path("s.npz").write_bytes(b"of somebody else")
+        save(archive, saved)
+
+    monkeypatch.setattr(statsfile, "_write", slow)
+    before = snapshot(work)
+    with pytest.raises(ConfigError, match=f"^Statistics file 's.npz' {APPEARED}$"):
+        qtool.calibrate("m.onnx", "c.npz", output="s.npz")
+    assert Path("s.npz").read_bytes() == b"of somebody else"
+    assert [name for name in snapshot(work) if name not in before] == ["s.npz"]
+    qtool.calibrate("m.onnx", "c.npz", output="s.npz", force=True)
+    assert qtool.load_stats("s.npz").statistics.keys() == qtool.calibrate("m.onnx", "c.npz").keys()
+
+
+def test_force_replaces_a_link_and_not_what_it_leads_to(work):
+    Path("other").write_bytes(b"the old result")
+    Path("q.onnx").symlink_to("other")
+    qtool.quantize("m.onnx", "c.npz", output="q.onnx", force=True)
+    assert not Path("q.onnx").is_symlink()
+    assert Path("other").read_bytes() == b"the old result"
 
 
 def test_a_failing_verification_is_exit_code_1():
@@ -363,6 +450,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("place", ["collect.collect", "publish._compare", "publish._check"])
 def test_a_signal_in_the_middle_leaves_nothing(work, place, signum):

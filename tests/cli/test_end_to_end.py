@@ -1,4 +1,4 @@
-"""The README's flow in processes of its own, and the documents held against the program."""
+"""The README's flow in processes of its own, whole commands, and the documents held against the program."""
 
 from __future__ import annotations
 
@@ -39,16 +39,28 @@ COMMANDS = (
 CALIB = ("--calib", "calib.npz")
 
 
-@pytest.fixture
-def work(examples, tmp_path) -> Path:
-    """The example under the names that the README uses, and damaged files beside it."""
+def example(examples: Path, folder: Path) -> Path:
     for name, source in {
         "model.onnx": "mnist_cnn.onnx",
         "calib.npz": "mnist_calib.npz",
         "eval.npz": "mnist_eval.npz",
     }.items():
-        (tmp_path / name).write_bytes((examples / source).read_bytes())
-    return tmp_path
+        (folder / name).write_bytes((examples / source).read_bytes())
+    return folder
+
+
+@pytest.fixture
+def work(examples, tmp_path) -> Path:
+    """The example under the names that the README uses."""
+    return example(examples, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def judged(examples, tmp_path_factory) -> Path:
+    """The same with the quantized model beside it, for tests that write elsewhere."""
+    folder = example(examples, tmp_path_factory.mktemp("judged"))
+    qtool.quantize(folder / "model.onnx", folder / "calib.npz", num_threads=1)
+    return folder
 
 
 def run(work: Path, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -91,16 +103,17 @@ def test_the_flow_of_the_readme(work):
         (["--fail-under", "size_ratio=50"], 1, 1),
     ],
 )
-def test_gates(work, gates, code, failures):
-    assert run(work, "quantize", "model.onnx", *CALIB, "-q").returncode == 0
+def test_gates(judged, qtool_command, monkeypatch, tmp_path, gates, code, failures):
+    monkeypatch.chdir(judged)
     args = ["eval", "model.onnx", "model.int8.onnx", "--data", "eval.npz", "--labels", "labels", "--no-latency"]
-    ended = run(work, *args, "--json", "r.json", *gates)
-    assert ended.returncode == code
-    assert sum(line.startswith("error: ") for line in ended.stderr.splitlines()) == failures
-    assert strict_json((work / "r.json").read_text())["samples"] == 160  # complete although a gate failed
+    ended = qtool_command(*args, "--json", str(tmp_path / "r.json"), *gates)
+    assert ended.code == code
+    assert sum(line.startswith("error: ") for line in ended.err.splitlines()) == failures
+    assert strict_json((tmp_path / "r.json").read_text())["samples"] == 160  # complete although a gate failed
 
 
-def test_json_is_strict_everywhere(work):
+def test_json_is_strict_everywhere(work, qtool_command, monkeypatch):
+    monkeypatch.chdir(work)
     commands = [
         ["info"],
         ["inspect", "model.onnx"],
@@ -109,13 +122,13 @@ def test_json_is_strict_everywhere(work):
         ["eval", "model.onnx", "same.onnx", "--data", "eval.npz", "--no-latency"],
     ]
     for command in commands:
-        ended = run(work, *command, "--json", "-")
-        assert ended.returncode == 0, ended.stderr
-        strict_json(ended.stdout)
-        again = run(work, *command, "--json", "out.json", *(["--force"] if "-o" in command else []))
-        assert again.returncode == 0, again.stderr
-        assert strict_json((work / "out.json").read_text()).keys() == strict_json(ended.stdout).keys()
-    result = strict_json(run(work, *commands[3], "--force", "--json", "-").stdout)
+        ended = qtool_command(*command, "--json", "-")
+        assert ended.code == 0, ended.err
+        strict_json(ended.out)
+        again = qtool_command(*command, "--json", "out.json", *(["--force"] if "-o" in command else []))
+        assert again.code == 0, again.err
+        assert strict_json((work / "out.json").read_text()).keys() == strict_json(ended.out).keys()
+    result = strict_json(qtool_command(*commands[3], "--force", "--json", "-").out)
     assert list(result["sqnr_db"].values()) == ["inf"]
 
 

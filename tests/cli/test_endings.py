@@ -142,6 +142,15 @@ def test_a_reader_that_stops_reading_is_no_error():
     assert (code, err) == (0, "hint: -v lists every node; --show quantized or --show skipped some of them.\n")
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["eval", "--help"], []])
+def test_a_reader_that_has_seen_enough_of_the_help_is_no_error(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)  # as that of head, once it has its lines
+    with os.fdopen(writer, "wb") as out:
+        process = start(*arguments, stdout=out)
+    assert finish(process) == (0, None, "")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device /dev/full")
 def test_a_full_disk_behind_stdout():
     with Path("/dev/full").open("w") as full:

@@ -50,3 +50,16 @@ def test_a_full_disk_is_an_error() -> None:
     with Path("/dev/full").open("w") as full:
         ended = program("", "info", stdout=full, stderr=subprocess.PIPE)
     assert (ended.returncode, ended.stderr) == (2, "error: '<stdout>': No space left on device.\n")
+
+
+def test_cycles_are_searched_as_before_once_a_command_has_ended() -> None:
+    code = (
+        "import gc, weakref\nfrom qtool.__main__ import main\nfrom qtool.cli import app\nbefore = gc.get_threshold()\n"
+        "run = app.run\napp.run = lambda args: print(gc.get_threshold()[0] > before[0]) or run(args)\n"
+        "main(['info', '--help'])\nprint(gc.get_threshold() == before)\n"
+        "frozen = gc.get_freeze_count()\nclass Cycle: pass\n"
+        "one = Cycle(); one.own = one; gone = weakref.ref(one); del one\n"
+        "main(['info', '--help'])\nprint(0 < gc.get_freeze_count() <= frozen)\ngc.collect(); print(gone() is None)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert [line for line in ended.stdout.splitlines() if line in ("True", "False")] == ["True"] * 5

@@ -69,6 +69,7 @@ def test_an_ignored_interrupt_stays_ignored():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.mark.usefixtures("hangups")
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
 def test_requests_to_end_are_interrupts(signum):
     def work():

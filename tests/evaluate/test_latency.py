@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from qtool.evaluate.latency import (
@@ -16,28 +14,11 @@ from qtool.evaluate.latency import (
     measure_all,
     median_interval,
 )
-
-
-class Machine:
-    """A clock that only models move."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.log: list[str] = []
-
-    def clock(self) -> float:
-        return self.now
-
-    def model(self, name: str, seconds: Callable[[int], float]) -> Callable[[], None]:
-        def run() -> None:
-            self.now += seconds(self.log.count(name))
-            self.log.append(name)
-
-        return run
+from tests.planted_clock import PlantedClock
 
 
 def test_slow_models_run_three_rounds_in_turned_order() -> None:
-    machine = Machine()
+    machine = PlantedClock()
     times = {"a": [9.0, 1.0, 1.0, 5.0, 2.0], "b": [9.0, 1.0, 4.0, 3.0, 8.0]}
     runs = [machine.model(name, lambda i, t=t: t[i]) for name, t in times.items()]  # type: ignore[misc]
     assert measure(*runs, budget=0.0, clock=machine.clock) == Timing(2.0, 4.0, 3, 3)
@@ -46,7 +27,7 @@ def test_slow_models_run_three_rounds_in_turned_order() -> None:
 
 
 def test_quick_models_repeat_inside_a_round_after_an_untimed_run() -> None:
-    machine = Machine()
+    machine = PlantedClock()
     first, second = machine.model("a", lambda _: 0.25e-2), machine.model("b", lambda _: 0.5e-2)
     timing = measure(first, second, budget=0.0, clock=machine.clock)
     inner = int(ROUND_SECONDS / 0.5e-2)
@@ -57,7 +38,7 @@ def test_quick_models_repeat_inside_a_round_after_an_untimed_run() -> None:
 
 
 def test_the_budget_ends_the_rounds() -> None:
-    machine = Machine()
+    machine = PlantedClock()
     run = machine.model("a", lambda _: 1.0)
     assert measure(run, run, budget=7.0, clock=machine.clock).rounds == 4
     uneven = machine.model("b", lambda i: 1.0 if i % 4 < 2 else 1.1)
@@ -65,7 +46,7 @@ def test_the_budget_ends_the_rounds() -> None:
 
 
 def test_rounds_end_where_more_of_them_would_say_the_same() -> None:
-    machine = Machine()
+    machine = PlantedClock()
     fast, slow = machine.model("a", lambda i: 1.0 + 0.01 * (i % 2)), machine.model("b", lambda i: 2.0 + 0.02 * (i % 2))
     timing = measure(fast, slow, budget=1e9, clock=machine.clock)
     assert (timing.rounds, timing.runs) == (6, 6)  # the fewest that have an interval
@@ -87,7 +68,7 @@ def test_the_interval_of_the_sign_test(values: list[float], interval: tuple[floa
 
 
 def test_runs_that_take_long_are_timed_at_once() -> None:
-    machine = Machine()
+    machine = PlantedClock()
     first, second = machine.model("a", lambda _: LONG_SECONDS), machine.model("b", lambda _: 0.1)
     measure(first, second, budget=0.0, clock=machine.clock)
     assert "".join(machine.log) == "ab" + "ab" + "ab" + "ba" + "ab"
@@ -97,13 +78,13 @@ def test_runs_that_take_long_are_timed_at_once() -> None:
 
 
 def test_a_model_below_the_clock_resolution() -> None:
-    machine = Machine()
+    machine = PlantedClock()
     run = machine.model("a", lambda _: 0.0)
     assert measure(run, run, budget=1.0, clock=machine.clock) == Timing(0.0, 0.0, MAX_ROUNDS, MAX_ROUNDS * MAX_INNER)
 
 
 def test_three_models_take_turns_in_who_is_first() -> None:
-    machine = Machine()
+    machine = PlantedClock()
     runs = [machine.model(name, lambda _, s=s: s) for name, s in (("a", 3.0), ("b", 1.0), ("c", 2.0))]  # type: ignore[misc]
     assert measure_all(runs, budget=0.0, clock=machine.clock) == Timings((3.0, 1.0, 2.0), 3, 3)
     assert "".join(machine.log) == "abc" + "abc" + "abc" + "bca" + "cab"

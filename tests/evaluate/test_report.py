@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from qtool.evaluate.json_form import encode
 from qtool.evaluate.report import (
     SCHEMA_VERSION,
     GateResult,
@@ -15,7 +16,6 @@ from qtool.evaluate.report import (
     Sizes,
     Source,
     Statistic,
-    encode,
 )
 from qtool.evaluate.writers import WRITERS
 from qtool.evaluate.writers._cells import Table, format_bytes

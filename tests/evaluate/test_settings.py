@@ -34,6 +34,7 @@ checks = ["quick", "saturation"]
 layers = true
 sensitivity = false
 layer-samples = 32
+custom_ops = "ops.so"
 """
 
 
@@ -47,7 +48,7 @@ def written(tmp_path: Path):
     return write
 
 
-def test_all_keys(written) -> None:
+def test_all_keys(written, tmp_path) -> None:
     settings = EvalSettings.from_toml(written(FILE))
     assert settings == EvalSettings(
         labels="labels",
@@ -68,6 +69,7 @@ def test_all_keys(written) -> None:
         layers=True,
         sensitivity=False,
         layer_samples=32,
+        custom_ops=(str(tmp_path / "ops.so"),),
     )
     assert settings.batch_size == 16
     assert EvalSettings(batch="auto").batch_size is None
@@ -117,6 +119,8 @@ def test_options_win(written) -> None:
         ("[eval]\nmetrics = ['sqnr']\n", "unknown option 'metrics' in [eval]; expected one of: labels, metric"),
         ("[eval]\nmetric = 3\n", "Option 'metric' is 3; expected a name or a list of names"),
         ("[eval]\nmetric = ['sqnr', 3]\n", "expected a name or a list of names"),
+        ("[eval]\ncustom_ops = 3\n", "Option 'custom_ops' is 3; expected the path of a library or a list of paths."),
+        ("[eval]\ncustom_ops = ['a.so', '']\n", "expected the path of a library or a list of paths."),
         ("[eval]\nlabels = 3\n", "Option 'labels' is 3; expected a text"),
         ("[eval]\nlatency = 1\n", "Option 'latency' is 1; expected true or false"),
         ("[eval]\nctc_blank = true\n", "Option 'ctc_blank' is True; expected a whole number"),
@@ -154,12 +158,12 @@ def test_mistakes(written, text: str, message: str) -> None:
 
 
 def test_every_option_of_the_command_has_a_key_or_a_reason() -> None:
-    """Data, libraries, files to write and how much is said belong to one call."""
+    """Data, files to write and how much is said belong to one call."""
     import inspect
     from dataclasses import fields
 
     from qtool.cli.eval_ import evaluate
 
-    call = {"float_model", "quant_model", "data", "config", "custom_ops", "verbose", "quiet", "color"}
+    call = {"float_model", "quant_model", "data", "config", "verbose", "quiet", "color"}
     files = {"json_target", "markdown_target", "junit_target", "html_target"}
     assert {*inspect.signature(evaluate).parameters} - call - files == {field.name for field in fields(EvalSettings)}

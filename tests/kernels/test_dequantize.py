@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtool import kernels, reference
+from qtool import kernels
 from qtool.dtypes import BFLOAT16 as BFLOAT16_FORMAT
 from qtool.dtypes import FLOAT16 as FLOAT16_FORMAT
 from qtool.dtypes import QDTYPES
@@ -27,6 +27,7 @@ from tests.kernels.elementwise import (
     raw,
     scalar,
 )
+from tests.kernels.remembered import reference
 
 pytestmark = pytest.mark.usefixtures("isa")
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from qtool import kernels, reference
+from qtool import kernels
 from qtool.errors import KernelError
 from tests.kernels.oracle import f32, run_ort
+from tests.kernels.remembered import reference
 
 pytestmark = pytest.mark.usefixtures("isa")
 

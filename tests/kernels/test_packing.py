@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtool import kernels, reference
+from qtool import kernels
 from qtool.dtypes import QDTYPES
 from qtool.errors import KernelError
 from tests.kernels.elementwise import all_codes, raw
+from tests.kernels.remembered import reference
 
 pytestmark = pytest.mark.usefixtures("isa")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtool import kernels, reference
+from qtool import kernels
 from qtool.dtypes import QDTYPES, QDType
 from qtool.errors import KernelError
 from tests.kernels.elementwise import (
@@ -22,6 +22,7 @@ from tests.kernels.elementwise import (
     raw,
     scalar,
 )
+from tests.kernels.remembered import reference
 
 pytestmark = pytest.mark.usefixtures("isa")
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtool import kernels, reference
+from qtool import kernels
 from qtool.errors import ConfigError, KernelError
+from tests.kernels.remembered import reference
 
 pytestmark = [  # there are no rows for more
     pytest.mark.usefixtures("isa"),

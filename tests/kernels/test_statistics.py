@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qtool import kernels, reference
+from qtool import kernels
 from qtool.errors import KernelError
 from tests.kernels.elementwise import BFLOAT16, E8M0, FLOATS, SPECIAL, floats
+from tests.kernels.remembered import reference
 
 pytestmark = pytest.mark.usefixtures("isa")
 
@@ -460,6 +461,45 @@ def test_observe_adds_and_widens_in_any_order():
     assert results == [(results[0][0], whole.tolist())] * 3
 
 
+@pytest.mark.parametrize("block", [2, 8, 16])
+@pytest.mark.parametrize(("parts", "channels", "side"), [(1, 24, 1), (2, 40, 3), (1, 3, 40), (3, 16, 20), (1, 8, 90)])
+def test_observe_of_channels_in_blocks_is_that_of_channels(block, parts, channels, side):
+    random = np.random.default_rng(channels)
+    x = random.standard_normal((parts, channels, side, side), np.float32) * np.float32(3)
+    x[:, ::3] = np.maximum(x[:, ::3], 0)
+    blocked = np.full((parts, -(-channels // block), side, side, block), 1e9, np.float32)  # no value, and never seen
+    for channel in range(channels):
+        blocked[:, channel // block, :, :, channel % block] = x[:, channel]
+    counts, other = np.zeros(2 << 12, np.int64), np.zeros(2 << 12, np.int64)
+    todo = [
+        kernels.Observation(blocked, None, -64, counts, parts, channels),
+        kernels.Observation(x, 1, -64, None, parts),
+        kernels.Observation(x[:0], 1, -64, other),
+        kernels.Observation(x, None, -64, other, parts),
+    ]
+    for seen, axis in zip(kernels.observe_all(todo, 12), (1, 1, None, None), strict=True):
+        if seen.values.count == 0:
+            assert astuple(seen.values) == reference.min_max(x[:0])
+            continue
+        assert astuple(seen.values) == reference.min_max(x)
+        assert seen.ranges == [(float(part.min()), float(part.max())) for part in x]
+        if axis is not None:
+            np.testing.assert_array_equal(seen.absmax, reference.absmax(x, axis))
+    expected = reference.power_of_two_histogram(x, _widest(x), 12)
+    np.testing.assert_array_equal(counts, expected)
+    np.testing.assert_array_equal(other, expected)
+
+
+def test_observe_does_not_say_the_maxima_of_channels_beside_what_is_not_finite():
+    x = np.ones((1, 2, 4, 4, 8), np.float32)
+    x[0, 1, 2, 3, 4] = np.inf  # of channel 12
+    assert kernels.observe_all([kernels.Observation(x, None, 0, None, 1, 12)], 12)[0].absmax.tolist() == [1.0] * 12
+    seen = kernels.observe_all([kernels.Observation(x, None, 0, None, 1, 13)], 12)[0]
+    assert (seen.absmax, seen.values.pos_inf, seen.values.count, seen.ranges) == (None, 1, 13 * 16, [(1.0, 1.0)])
+    nothing = kernels.observe_all([kernels.Observation(x[..., 4:5, :] * np.nan, None, 0, None, 1, 9)], 12)
+    assert nothing[0].ranges == [(np.inf, -np.inf)]
+
+
 def test_observe_refuses_what_it_would_read_wrongly():
     x = np.ones((4, 6), np.float32)
     for bad in (x.T, x.astype(np.float16), x[:, ::2]):
@@ -472,3 +512,8 @@ def test_observe_refuses_what_it_would_read_wrongly():
         kernels.observe(x, None, -127, 12, None)
     with pytest.raises(KernelError, match=r"expected writable, contiguous int64\[8192\]"):
         kernels.observe(x, None, 0, 12, np.zeros(4096, np.int64))
+    with pytest.raises(KernelError, match=r"\[4, 6\]; expected 3 equal parts along its first axis"):
+        kernels.observe_all([kernels.Observation(x, None, 0, None, 3)], 12)
+    for shape, channels in (((1, 2, 5, 8), 17), ((1, 2, 5, 8), 8), ((2, 2, 8), 16), ((1, 16), 16)):
+        with pytest.raises(KernelError, match=f"expected 1 parts of {channels} channels in blocks"):
+            kernels.observe_all([kernels.Observation(np.ones(shape, np.float32), None, 0, None, 1, channels)], 12)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper
 
-from qtool.prepare.fingerprint import Fingerprint, fingerprint
+from qtool.prepare.fingerprint import Fingerprint, fingerprint, fingerprinting
 from qtool.prepare.load import load_model
 
 TEXT = """g (float[N,4] x) => (float[N,4] y) {
@@ -66,6 +66,24 @@ def test_it_does_not_change_from_call_to_call(proto):
     assert one.sha256 == two.sha256
     assert len(one.sha256) == 64
     assert ir.to_proto(loaded).SerializeToString(deterministic=True) == before
+
+
+def test_constants_are_those_of_the_call_that_began_it(proto):
+    loaded = load_model(proto)
+    read = fingerprinting(loaded, loaded.opset_imports)
+    loaded.graph.initializers["W"].const_value = ir.tensor(np.zeros((4, 4), np.float32))
+    assert read() == print_of(proto)
+    assert fingerprint(loaded, loaded.opset_imports) != print_of(proto)
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_large_constants_are_hashed_as_their_bytes(build, strided):
+    array = np.arange(256 * 300, dtype=np.float32).reshape(300, 256)
+    loaded = load_model(build("g (float[N,256] x) => (float[N,300] y) { y = MatMul(x, W) }", {"W": array.T}))
+    before = fingerprint(loaded, loaded.opset_imports)
+    held = array.T if strided else np.ascontiguousarray(array.T)
+    loaded.graph.initializers["W"].const_value = ir.Tensor(held, name="W")
+    assert fingerprint(loaded, loaded.opset_imports) == before
 
 
 def test_formatting_does_not_count(proto, tmp_path):

@@ -683,12 +683,11 @@ def sqnr(expected: np.ndarray, found: np.ndarray) -> float:
     ("name", "form", "least"),
     [("efficientnet_lite0", "qlinear", 90), ("efficientnet_lite0", "qdq", 20), ("digits_vit", "qlinear", 40)],
 )
-def test_real_models_agree_with_onnxruntime(name, form, least, zoo, tmp_path):
+def test_real_models_agree_with_onnxruntime(name, form, least, real):
     """In QDQ form each operator is a float sum, and a code that differs by one changes what follows."""
-    path = tmp_path / "q.onnx"
-    qtool.quantize(zoo / f"{name}.onnx", zoo / f"{name}_calib.npz", output=path, format=form, num_threads=1)
+    path = real.quantized(name, form).model_path
     spec, ort = create_session(path, **SPEC), create_session(path, optimize=False)
-    data = np.load(zoo / f"{name}_eval.npz")
+    data = np.load(real.eval(name))
     feeds = {info.name: data[info.name][:2].astype(info.dtype) for info in spec.inputs}
     found, expected = spec.run(feeds), ort.run(feeds)
     for output, value in expected.items():
@@ -698,13 +697,12 @@ def test_real_models_agree_with_onnxruntime(name, form, least, zoo, tmp_path):
 
 @pytest.mark.zoo
 @pytest.mark.parametrize("name", ["digits_vit", "minilm_l6_v2"])
-def test_between_codes_real_models_agree_with_onnxruntime(name, zoo, tmp_path):
+def test_between_codes_real_models_agree_with_onnxruntime(name, real):
     """With onnxruntime's codes in place of its own, no code of the spec engine can go astray.
 
     These models keep MatMul in float and amplify a single code, so that comparing whole runs says little.
     """
-    path = tmp_path / "q.onnx"
-    qtool.quantize(zoo / f"{name}.onnx", zoo / f"{name}_calib.npz", output=path, format="qlinear", num_threads=1)
+    path = real.quantized(name, "qlinear").model_path
     proto = onnx.shape_inference.infer_shapes(onnx.load(path))
     types = {v.name: v for v in proto.graph.value_info}
     quantizers = [node for node in proto.graph.node if node.op_type == "QuantizeLinear"]
@@ -718,7 +716,7 @@ def test_between_codes_real_models_agree_with_onnxruntime(name, zoo, tmp_path):
         forced.graph.node.remove(node)
         forced.graph.input.append(types[node.output[0]])
         proto.graph.output.append(types[node.output[0]])
-    data = np.load(zoo / f"{name}_eval.npz")
+    data = np.load(real.eval(name))
     ort = create_session(proto, optimize=False)
     feeds = {info.name: data[info.name][:1].astype(info.dtype) for info in ort.inputs}
     expected = ort.run(feeds)

@@ -8,7 +8,7 @@ SINGLE = ("minmax", "percentile:99.999", "percentile:99.99", "mse", "entropy")
 
 
 @pytest.fixture(scope="module")
-def sqnr(zoo, tmp_path_factory):
+def sqnr(real, tmp_path_factory):
     """(model, methods) -> output SQNR on evaluation data by method; the float model runs once for all of them.
 
     One thread, as the suite runs one process per core.
@@ -19,15 +19,11 @@ def sqnr(zoo, tmp_path_factory):
     def measured(name, methods):
         if known.get(name, {}).keys() >= set(methods):
             return known[name]
-        source, stats = zoo / f"{name}.onnx", folder / f"{name}.stats.npz"
-        if not stats.exists():
-            api.calibrate(source, zoo / f"{name}_calib.npz", output=stats, num_threads=1)
+        source, stats = real.model(name), real.statistics(name)
         files = [folder / f"{name}.{number}.onnx" for number in range(len(methods))]
         for method, file in zip(methods, files, strict=True):
             api.quantize(source, stats=stats, method=method, output=file, force=True, num_threads=1)
-        compared = api.compare_models(
-            source, files, zoo / f"{name}_eval.npz", metrics=["sqnr"], latency=False, num_threads=1
-        )
+        compared = api.compare_models(source, files, real.eval(name), metrics=["sqnr"], latency=False, num_threads=1)
         values = [report.outputs[0].values["sqnr"] for report in compared.reports]
         known[name] = dict(zip(methods, values, strict=True))
         return known[name]

@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 
 from qtool import api
+from qtool.evaluate.report import Report
 from tests.fusion import check_fusion
 
 pytestmark = pytest.mark.zoo
@@ -45,45 +46,39 @@ EXPECTED = {
     "whisper_tiny_en_encoder": {"MatMul": 24, "Conv": 2},
     "chargpt_llama": {"MatMul": 29},
 }
-BATCHES = {"minilm_l6_v2": 8, "chargpt_llama": 8}
-
-
-# the suite runs one process per core; more threads of onnxruntime spin while they wait for each other
-THREADS = 1
+FORMS = ("qlinear", "qdq")
 
 
 @pytest.fixture(scope="module")
-def quantized(zoo, tmp_path_factory):
-    """(model, format) -> the model with the defaults, as a file; made once."""
-    folder = tmp_path_factory.mktemp("quantized")
+def judged(real):
+    """model -> by form, how close it is to float on the evaluation data; the float model runs once for both."""
 
     @cache
-    def made(name: str, form: str) -> api.QuantizeResult:
-        source, data = zoo / f"{name}.onnx", zoo / f"{name}_calib.npz"
-        return api.quantize(source, data, output=folder / f"{name}.{form}.onnx", format=form, num_threads=THREADS)
+    def made(name: str) -> dict[str, Report]:
+        compared = api.compare_models(
+            real.model(name),
+            [real.quantized(name, form).model_path for form in FORMS],
+            real.eval(name),
+            labels=LABELS.get(name),
+            metrics=["sqnr", "top1"] if name in LABELS else ["sqnr"],
+            latency=False,
+            num_threads=1,
+        )
+        return dict(zip(FORMS, compared.reports, strict=True))
 
     return made
 
 
-@pytest.mark.parametrize("form", ["qlinear", "qdq"])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", FLOORS)
-def test_a_real_model_stays_close_to_float(name, form, zoo, quantized):
-    result = quantized(name, form)
+def test_a_real_model_stays_close_to_float(name, form, real, judged):
+    result = real.quantized(name, form)
     assert result.model_path is not None
     for op_type, count in EXPECTED[name].items():
         assert result.by_op[op_type][0] >= count
     assert result.bytes_after < result.bytes_before
     check_fusion(result, result.model_path)
-    report = api.evaluate(
-        zoo / f"{name}.onnx",
-        result.model_path,
-        zoo / f"{name}_eval.npz",
-        labels=LABELS.get(name),
-        metrics=["sqnr", "top1"] if name in LABELS else ["sqnr"],
-        latency=False,
-        checks="none",
-        num_threads=THREADS,
-    )
+    report = judged(name)[form]
     first = report.outputs[0]
     assert first.values["sqnr"] >= FLOORS[name]
     if name in LABELS:
@@ -91,8 +86,8 @@ def test_a_real_model_stays_close_to_float(name, form, zoo, quantized):
 
 
 @pytest.mark.parametrize("name", ["digits_resnet_bn", "efficientnet_lite0"])
-def test_a_cnn_is_integer_operators_of_the_default_domain(name, quantized):
-    result = quantized(name, "qlinear")
+def test_a_cnn_is_integer_operators_of_the_default_domain(name, real):
+    result = real.quantized(name, "qlinear")
     model = onnx.load(result.model_path)
     ops = [node.op_type for node in model.graph.node]
     assert {domain.domain for domain in model.opset_import} <= {"", "ai.onnx"}
@@ -103,22 +98,20 @@ def test_a_cnn_is_integer_operators_of_the_default_domain(name, quantized):
     assert ops.count("QuantizeLinear") == 1 + sum(ops.count(op) for op in ("Add", "GlobalAveragePool"))
 
 
-def test_two_runs_write_the_same_bytes_whatever_the_threads(zoo, tmp_path):
-    paths = []
+@pytest.mark.parametrize("name", ["digits_resnet_bn", "digits_vit"])
+def test_samples_and_their_statistics_make_the_same_bytes_whatever_the_threads(name, real, tmp_path):
+    paths = [real.quantized(name, "qlinear").model_path]
     for threads in (1, 2):
-        path = tmp_path / f"{threads}.onnx"
-        api.quantize(
-            zoo / "digits_resnet_bn.onnx", zoo / "digits_resnet_bn_calib.npz", output=path, num_threads=threads
-        )
-        paths.append(path)
-    assert paths[0].read_bytes() == paths[1].read_bytes()
+        paths.append(tmp_path / f"{threads}.onnx")
+        api.quantize(real.model(name), real.calib(name), output=paths[-1], format="qlinear", num_threads=threads)
+    assert len({path.read_bytes() for path in paths}) == 1
 
 
-def test_bit_for_bit_the_integer_convs_of_onnxruntime(zoo, quantized):
+def test_bit_for_bit_the_integer_convs_of_onnxruntime(real):
     """The kernels compute what onnxruntime computes, on a real model: every QLinearConv of it, from real codes."""
     from qtool import kernels
 
-    result = quantized("digits_resnet_bn", "qlinear")
+    result = real.quantized("digits_resnet_bn", "qlinear")
     model = onnx.load(result.model_path)
     constants = {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     convs = [node for node in model.graph.node if node.op_type == "QLinearConv"]
@@ -127,7 +120,7 @@ def test_bit_for_bit_the_integer_convs_of_onnxruntime(zoo, quantized):
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    with np.load(zoo / "digits_resnet_bn_eval.npz") as data:
+    with np.load(real.eval("digits_resnet_bn")) as data:
         image = data["image"][:32].astype(np.float32)
     names = [output.name for output in session.get_outputs()]
     values = dict(zip(names, session.run(names, {"image": image}), strict=True))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
 import numpy as np
 import onnx
 import pytest
 
 import qtool
+from qtool.api import QuantizeResult
 from qtool.errors import ModelError
 from qtool.runtime import create_session
 from qtool.signal import sqnr_db
@@ -26,23 +31,52 @@ MODELS = {
 }
 
 
+VARIANTS = tuple((weights, nbits) for weights in ("int4", "int8") for nbits in (False, True))
+
+
+class Stored(NamedTuple):
+    """A model with stored weights, and how close it is to float."""
+
+    path: Path
+    result: QuantizeResult
+    sqnr: float
+
+
+@pytest.fixture(scope="module")
+def stored(real, tmp_path_factory):
+    """model -> by variant, what was made of it; the float model runs once for all of them."""
+    folder = tmp_path_factory.mktemp("stored")
+
+    @cache
+    def made(name: str) -> dict[tuple[str, bool], Stored]:
+        source = real.model(name)
+        paths = [folder / f"{name}.{weights}.{nbits}.onnx" for weights, nbits in VARIANTS]
+        results = [
+            qtool.quantize(source, weight_only=True, weights=weights, matmul_nbits=nbits, output=path, num_threads=1)
+            for (weights, nbits), path in zip(VARIANTS, paths, strict=True)
+        ]
+        reports = qtool.compare_models(
+            source, paths, real.eval(name), metrics=["sqnr"], latency=False, num_threads=1
+        ).reports
+        values = [report.outputs[0].values["sqnr"] for report in reports]
+        return dict(zip(VARIANTS, map(Stored, paths, results, values), strict=True))
+
+    return made
+
+
 @pytest.mark.parametrize("nbits", [False, True], ids=["dq", "nbits"])
 @pytest.mark.parametrize("weights", ["int4", "int8"])
 @pytest.mark.parametrize("name", MODELS)
-def test_products_are_fused_small_and_close_to_float(name, weights, nbits, zoo, tmp_path):
+def test_products_are_fused_small_and_close_to_float(name, weights, nbits, stored, tmp_path):
     products, at_int4, at_int8 = MODELS[name]
-    path = tmp_path / "q.onnx"
-    result = qtool.quantize(
-        zoo / f"{name}.onnx", weight_only=True, weights=weights, matmul_nbits=nbits, output=path, num_threads=1
-    )
-    stored = [w for d in result.plan.decisions if d.op_type in ("MatMul", "Gemm") for w in d.weights]
-    assert len(stored) == products
-    ratio = sum(w.bytes_after for w in stored) / sum(w.bytes_before for w in stored)
+    path, result, sqnr = stored(name)[weights, nbits]
+    kept = [w for d in result.plan.decisions if d.op_type in ("MatMul", "Gemm") for w in d.weights]
+    assert len(kept) == products
+    ratio = sum(w.bytes_after for w in kept) / sum(w.bytes_before for w in kept)
     assert ratio <= (0.17 if weights == "int4" else 0.29)
     fused = optimized_ops(onnx.load(path), tmp_path / "o.onnx")
     assert fused["MatMulNBits"] == products
-    report = qtool.evaluate(zoo / f"{name}.onnx", path, zoo / f"{name}_eval.npz", **RUN)
-    assert report.outputs[0].values["sqnr"] >= (at_int4 if weights == "int4" else at_int8)
+    assert sqnr >= (at_int4 if weights == "int4" else at_int8)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
 
-Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+from qtool.evaluate.json_form import Json
 
 HISTOGRAM_BINS = 64
 

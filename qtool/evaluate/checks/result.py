@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from qtool.evaluate.report import Json, encode
+from qtool.evaluate.json_form import Json, encode
 
 State = Literal["ok", "flagged", "skipped"]
 Value = bool | int | float | str | None

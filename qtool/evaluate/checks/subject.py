@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from qtool.calibrate.samples import Samples
     from qtool.calibrate.segments import SourceGraph
-    from qtool.evaluate.checks.ranges import Range
+    from qtool.evaluate.checks.span import Range
     from qtool.runtime import Session
     from qtool.runtime.products import GraphView
 

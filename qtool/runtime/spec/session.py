@@ -17,6 +17,7 @@ from qtool.runtime import TensorInfo
 from qtool.runtime.outputs import wanted_outputs
 from qtool.runtime.paths import is_utf8
 from qtool.runtime.spec.evaluator import NodeError, with_operators
+from qtool.runtime.spec.foreign import foreign_node
 from qtool.runtime.spec.operators import classes
 from qtool.runtime.spec.saturating import Saturating, on_codes
 
@@ -70,6 +71,14 @@ class SpecSession:
             raise ModelError(
                 f"{self._subject} has opset {opset}; onnx {onnx.__version__} knows up to {known}.",
                 hint="Install a newer onnx package.",
+            )
+        foreign = foreign_node(proto)
+        if foreign is not None:
+            named = f"node '{foreign.name}'" if foreign.name else "a node"
+            raise ModelError(
+                f"{self._subject} is not accepted by the spec engine: {named} is {foreign.domain}:{foreign.op_type}, "
+                "which no ONNX document describes.",
+                hint="Use the engine ort. It has operators of its own, and takes those of a library (--custom-ops).",
             )
         try:
             onnx.checker.check_model(_with_shapes(proto))

@@ -10,6 +10,7 @@ import pytest
 
 import qtool
 from qtool.evaluate.checks import ranges
+from qtool.evaluate.checks.span import Range
 from qtool.evaluate.checks.subject import Subject
 from qtool.runtime import Session
 from tests.evaluate.checks.subjects import f32, subject
@@ -78,7 +79,7 @@ def test_a_few_outliers_that_a_range_method_cut_off_inside_are_no_finding() -> N
     x[0, 0] = 1.0  # 3 inside: 1 of 32 values of the first 8 samples is above 2.99
     inner = model(sh=np.float32(4 / 255), factor=np.float32(3.5))
     assert ranges.check(subject(FLOAT, inner, x, layers=True)).state == "flagged"  # 1 of 32
-    span = ranges.Range(0.0, 1.0, 1 / 255)
+    span = Range(0.0, 1.0, 1 / 255)
     span.add(np.append(np.zeros(1999, np.float32), np.float32(1.5)))
     assert (span.outside, span.share, span.excess) == (1, 1 / 2000, 0.5)
     assert span.share <= ranges._SHARE
@@ -86,7 +87,7 @@ def test_a_few_outliers_that_a_range_method_cut_off_inside_are_no_finding() -> N
 
 
 def test_nan_is_not_a_value_and_infinity_is_far() -> None:
-    span = ranges.Range(0.0, 1.0, 1 / 255)
+    span = Range(0.0, 1.0, 1 / 255)
     span.add(f32(np.nan, 0.5))
     assert (span.elements, span.outside, span.excess) == (1, 0, 0.0)
     span.add(f32(np.nan))
@@ -116,7 +117,7 @@ def test_evaluate_looks_at_the_inputs_of_all_samples() -> None:
 
 
 def test_nothing_came_and_nothing_is_outside() -> None:
-    span = ranges.Range(0.0, 1.0, 1 / 255)
+    span = Range(0.0, 1.0, 1 / 255)
     assert (span.share, span.excess) == (0.0, 0.0)
 
 
