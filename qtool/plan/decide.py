@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -42,7 +43,8 @@ class Round:
         self.skips: dict[int, Skip] = {}
         self._vetoes = vetoes
         self._follow: list[ir.Node] = []
-        self._part: dict[int, ir.Node] = {}  # the Relu, Clip or Div that an elementwise node takes with it
+        # what an elementwise node takes with it: a Relu, a Clip, or a Div and the Mul behind it
+        self._parts: dict[int, list[ir.Node]] = {}
 
     def run(self) -> None:
         """Decide."""
@@ -56,12 +58,13 @@ class Round:
         for node in reversed(self._follow):
             if id(node) in self.ctx.absorbed:
                 continue
-            producer = self._producer_that_takes(node)
-            if producer is None or id(producer) not in following:
+            taken = self._producer_that_takes(node)
+            if taken is None or not following.issuperset(map(id, (taken[0], *taken[1]))):
                 self._decide_follower(node)
                 continue
-            self.ctx.absorbed[id(node)] = producer
-            self._part[id(producer)] = node
+            producer, parts = taken
+            self.ctx.absorbed.update((id(part), producer) for part in parts)
+            self._parts[id(producer)] = parts
             self.ctx.wanted.add(producer.outputs[0].name or "")
         for node in self.ctx.graph.nodes:
             decision = self.ctx.decided.get(id(node))
@@ -109,18 +112,20 @@ class Round:
 
     def _decide_follower(self, node: ir.Node) -> None:
         answer = handlers()[node.op_type].plan(node, self.ctx)
-        part = self._part.get(id(node))
+        parts = self._parts.get(id(node), [])
         if isinstance(answer, Skip):
             self.skips[id(node)] = answer
-            if part is not None:
+            for part in parts:
                 del self.ctx.absorbed[id(part)]
                 self.skips[id(part)] = skip(part, "its producer stays float", expected=True)
             return
-        factor = rescale_factor(part, self.ctx) if part is not None else None
-        if part is not None and factor is not None:
-            output = part.outputs[0].name or ""
-            answer = replace(answer, outputs=(output,), absorbed=(part.name or "",), rescale=factor)
-        elif part is not None:
+        factors = [rescale_factor(part, self.ctx) for part in parts]
+        known = [factor for factor in factors if factor is not None]
+        if known:
+            absorbed = tuple(part.name or "" for part in parts)
+            output = parts[-1].outputs[0].name or ""
+            answer = replace(answer, outputs=(output,), absorbed=absorbed, rescale=math.prod(known))
+        elif parts:
             answer = _with_output(self.ctx, node, answer, node.outputs[0])
         self._accept(node, answer)
 
@@ -128,8 +133,8 @@ class Round:
         self.ctx.decided[id(node)] = decision
         self.ctx.wanted.update(tensor for _, tensor in decision.inputs)
 
-    def _producer_that_takes(self, node: ir.Node) -> ir.Node | None:
-        """The elementwise operator that a wanted Relu, Clip or division becomes part of."""
+    def _producer_that_takes(self, node: ir.Node) -> tuple[ir.Node, list[ir.Node]] | None:
+        """The elementwise operator that a wanted Relu, Clip or division becomes part of, and all that does."""
         ctx = self.ctx
         if not ctx.is_wanted(node.outputs[0]):
             return None
@@ -142,7 +147,7 @@ class Round:
         if handler is None or not handler.absorbs_clamps:
             return None
         clamp = ctx.absorbable(producer.outputs[0])
-        return producer if clamp is not None and clamp.node is node else None
+        return (producer, [node]) if clamp is not None and clamp.node is node else None
 
 
 def last_value(graph: Graph, node: ir.Node, decision: Decision) -> ir.Value:

@@ -96,6 +96,52 @@ def test_a_rescaled_graph_output(form):
 
 
 @formats
+def test_a_multiplication_behind_the_division_is_the_same_scale(form):
+    """A learnable factor behind a HardSwish: the product of both constants is what the writer's scale has more."""
+    model = hard_swish("[mul2] t = Mul(half, s) [c2] y = Conv<pads=[1,1,1,1]>(t, w2)", half=np.float32([0.375]))
+    checked = quantize_and_check(model, X, format=form)
+    assert {"mul", "div", "mul2", "c2"} <= set(checked.quantized())
+    assert checked.ops["Div"] == 0
+    # what is left is x * gate
+    assert checked.ops["Mul"] + checked.ops["QLinearMul"] == 1
+    made_by = {o: n.op_type for n in checked.model.graph.node for o in n.output}
+    (writer,) = (
+        n for n in checked.model.graph.node if n.op_type == "QuantizeLinear" and made_by.get(n.input[0]) == "Mul"
+    )
+    assert checked.initializers[writer.input[1]] == np.float32(checked.scale("t")) * np.float32(16)
+    assert checked.sqnr() >= 30
+
+
+@formats
+@pytest.mark.parametrize("by", [-0.5, 0.0, 1e-30])
+def test_a_multiplication_that_is_no_scale_stays(form, by):
+    model = hard_swish("[mul2] t = Mul(s, by) [c2] y = Conv<pads=[1,1,1,1]>(t, w2)", by=np.float32(by))
+    checked = quantize_and_check(model, X, format=form)
+    assert "div" in checked.quantized()
+    assert checked.ops["Mul"] + checked.ops["QLinearMul"] == 2
+
+
+@formats
+def test_a_multiplication_that_is_excluded_stays(form):
+    model = hard_swish("[mul2] t = Mul(s, half) [c2] y = Conv<pads=[1,1,1,1]>(t, w2)", half=np.float32(0.5))
+    checked = quantize_and_check(model, X, format=form, exclude=["mul2"])
+    assert "mul2" not in checked.quantized()
+    assert checked.sqnr() >= 30
+
+
+@formats
+def test_a_division_that_others_read_is_not_taken_with_the_multiplication(form):
+    model = hard_swish(
+        """[mul2] t = Mul(s, half) [c2] a = Conv<pads=[1,1,1,1]>(t, w2) [c3] b = Conv<pads=[1,1,1,1]>(s, w2)
+        [add] y = Add(a, b)""",
+        half=np.float32(0.5),
+    )
+    checked = quantize_and_check(model, X, format=form)
+    assert {"div", "mul2"} <= set(checked.quantized())
+    assert checked.sqnr() >= 30
+
+
+@formats
 def test_squeeze_and_excite(form):
     model = build(
         """m (float[N,4,8,8] x) => (float[N,4,8,8] y) {
