@@ -96,6 +96,7 @@ def _written(
     # weights beside the graph: it can be read without them, and a model beyond 2 GB can be written
     options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
     options.add_session_config_entry("session.disable_prepacking", "1")
+    options.enable_cpu_mem_arena = False  # it would round the weights, its only content, up to the next power of two
     if base_dir is not None:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(base_dir))
     try:
