@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import ctypes
+import platform
+import sys
 from dataclasses import astuple
 
 import numpy as np
@@ -517,3 +520,38 @@ def test_observe_refuses_what_it_would_read_wrongly():
     for shape, channels in (((1, 2, 5, 8), 17), ((1, 2, 5, 8), 8), ((2, 2, 8), 16), ((1, 16), 16)):
         with pytest.raises(KernelError, match=f"expected 1 parts of {channels} channels in blocks"):
             kernels.observe_all([kernels.Observation(np.ones(shape, np.float32), None, 0, None, 1, channels)], 12)
+
+
+def _zeros_for_subnormals(on: bool) -> bool:
+    """Switch the processor's mode that reads subnormals as zeros, for this thread; False where that cannot be done."""
+    if sys.platform != "linux" or platform.machine() != "x86_64" or platform.libc_ver()[0] != "glibc":
+        return False
+    libm = ctypes.CDLL("libm.so.6")
+    state = (ctypes.c_uint32 * 8)()  # fenv_t; the last word is MXCSR
+    assert libm.fegetenv(state) == 0
+    state[7] = state[7] | 0x40 if on else state[7] & ~0x40
+    assert libm.fesetenv(state) == 0
+    return True
+
+
+def test_subnormals_are_counted_whatever_the_mode_of_the_processor():
+    x = np.array([0x80000001, 0x807FFFFF, 1, 0, 0x80000000] * 50, np.uint32).view(np.float32)
+    counts = np.zeros(2 << 12, np.int64)
+    if not _zeros_for_subnormals(True):
+        pytest.skip("this test knows how to switch the mode with glibc on x86-64 only")
+    try:
+        kernels.histogram(x, 0, 12, out=counts, num_threads=1)
+    finally:
+        _zeros_for_subnormals(False)
+    assert counts[4094:4098].tolist() == [0, 100, 150, 0]
+
+
+@pytest.mark.parametrize("bits", [1, 2, 12, 13])
+def test_full_lanes_are_emptied_and_left_empty(bits):
+    # More than 4 * 65535 equal elements, then a mixture, into the counters that the thread keeps.
+    x = np.full(300_001, 0.75, np.float32)
+    mixed = np.tile(np.array([0.75, -0.75, 0.75, 0.5, -1.0], np.float32), 70_000)
+    for y in (x, mixed, x[:3], mixed[:1003]):
+        expected = reference.power_of_two_histogram(y, 0, bits)
+        for _ in range(2):
+            np.testing.assert_array_equal(kernels.histogram(y, 0, bits, num_threads=1), expected)
