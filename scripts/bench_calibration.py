@@ -8,8 +8,9 @@ both run from compiled modules, as installed packages do; the first run, which m
 
 Collection is the stage ``calibrate`` of that command: from the first counted sample to the statistics, reading the
 samples included; loading the model is the stage ``load`` before it. Bare inference is that of onnxruntime as it is by
-default, on the same samples, one at a time, all of them in memory, after a first one that is not counted. The two run
-in turn, as often as each other, and the ratio is one of medians.
+default, on the same samples, one at a time, all of them in memory, after a first one that is not counted; and once more
+with each read from its file before it is run, as collection has to. The two run in turn, as often as each other, and
+the ratios are those of medians.
 """
 
 from __future__ import annotations
@@ -86,7 +87,12 @@ session.run(feeds[0])
 start = time.perf_counter()
 for one in feeds:
     session.run(one)
-print(time.perf_counter() - start)
+bare = time.perf_counter() - start
+samples = open_samples(sys.argv[2], session.inputs, limit=int(sys.argv[3]))
+start = time.perf_counter()
+for one in samples.batches():
+    session.run(one)
+print(bare, time.perf_counter() - start, sep=",")
 """
 
 
@@ -128,9 +134,11 @@ def _model(
     for method in methods:
         command = [sys.executable, "-c", OURS, str(model), str(calib), str(count), method, str(stats), str(report)]
         peer_command = [sys.executable, "-c", PEER, str(model), str(calib), str(count), method, str(scratch)]
-        ours, collected, bares = [], [], []
+        ours, collected, bares, readings = [], [], [], []
         for _ in range(runs):
-            bares.append(float(_output(bare_command)))
+            alone, reading = map(float, _output(bare_command).split(","))
+            bares.append(alone)
+            readings.append(reading)
             ours.append(run(command))
             if ours[-1]["failed"]:
                 print(f"  {method:<11} qtool failed: {ours[-1]['failed']}", flush=True)
@@ -138,17 +146,18 @@ def _model(
             collected.append(json.loads(report.read_text())["seconds"]["calibrate"])
         peer = run_limited(peer_command)
         seconds, collecting = statistics.median(one["seconds"] for one in ours), statistics.median(collected)
-        bare = statistics.median(bares)
+        bare, reading = statistics.median(bares), statistics.median(readings)
         peak = max(one["peak_mb"] for one in ours)
         row = {"model": name, "method": method, "samples": count, "seconds": seconds, "peak_mb": peak, "peer": peer}
-        rows.append(row | {"bare_seconds": bare, "collect_seconds": collecting})
+        rows.append(row | {"bare_seconds": bare, "bare_reading_seconds": reading, "collect_seconds": collecting})
         text = f"  {method:<11} qtool {seconds:7.2f} s {peak:6d} MB   onnxruntime {peer['seconds']:7.2f} s "
         text += f"{peer['peak_mb']:6d} MB   "
         if peer["failed"]:
             text += f"failed: {peer['failed']}"
         else:
             text += f"{peer['seconds'] / seconds:5.2f}x as fast, {peak / peer['peak_mb']:.2f} of the memory"
-        print(f"{text}   collection {collecting:.2f} s, {collecting / bare:.2f}x of bare {bare:.2f} s", flush=True)
+        text += f"   collection {collecting:.2f} s, {collecting / bare:.2f}x of bare {bare:.2f} s"
+        print(f"{text}, {collecting / reading:.2f}x of {reading:.2f} s with the samples read", flush=True)
     return rows
 
 
