@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from qtool.calibrate.segments import Array, SegmentedModel, SourceGraph, nodes_in_use
 from qtool.errors import ModelError
-from qtool.runtime.blocked import BlockedValue, blocked_values, in_blocks
+from qtool.runtime.blocked import BlockedValue, block_size, blocked_values, in_blocks
 from qtool.runtime.optimized import write_optimized
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def open_run(source: SourceGraph, tensors: Sequence[str], *, per_segment: int) -
         ConfigError: If a tensor does not exist.
         ModelError: If a session refuses its part of the model, or a wanted tensor is of a type without a range.
     """
-    if _has_images(source, tensors):
+    if _has_images(source, tensors) and block_size() is not None:
         try:
             model = BlockedModel(source, tensors, per_segment=per_segment)
         except ModelError:  # of a model, which is then refused again; or of a graph that onnxruntime cannot read back

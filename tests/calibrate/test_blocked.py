@@ -5,6 +5,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from qtool.calibrate import blocked
 from qtool.calibrate.blocked import BlockedModel, open_run
 from qtool.calibrate.collect import collect
 from qtool.calibrate.samples import open_samples
@@ -116,6 +117,16 @@ def test_nan_of_a_channel_is_counted_once_and_what_fills_a_block_up_is_not(chann
     seen = collect(proto, [Wanted("c0", 1, np.ones(24))], samples, histograms=True, on_nan="skip")["c0"]
     assert (seen.nan, seen.count) == (38 * 38, 24 * 38 * 38)
     assert [bool(one) for one in seen.channel_absmax] == [at != channel for at in range(24)]
+
+
+def test_where_blocks_are_not_known_a_model_is_cut_as_it_is(monkeypatch):
+    monkeypatch.setattr(blocked, "block_size", lambda: None)
+    run = open_run(SourceGraph(net(), None), TENSORS, per_segment=2)
+    assert isinstance(run, SegmentedModel)
+    expected = values_of(net(), X[:1])
+    for arrays, _ in run.steps({"x": X[:1]}):
+        for name, array in arrays.items():
+            np.testing.assert_allclose(array, expected[name], rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_without_images_is_cut_as_it_is():
